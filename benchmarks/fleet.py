@@ -126,11 +126,11 @@ async def main(url: str, topic: str, receivers: int, partitions: int) -> None:
     await fleet.open()
     print("{}", flush=True)
     while line := await asyncio.to_thread(sys.stdin.readline):
-        order, *words = line.split()
+        order, *arguments = line.split()
         if order == "report":
-            found = await fleet.report(int(words[0]), int(words[1]), float(words[2]))
+            found = await fleet.report(int(arguments[0]), int(arguments[1]), float(arguments[2]))
         elif order == "raw":
-            found = await fleet.raw(words[0], int(words[1]), float(words[2]))
+            found = await fleet.raw(arguments[0], int(arguments[1]), float(arguments[2]))
         else:
             found = fleet.beats()
         print(msgspec.json.encode(found).decode(), flush=True)

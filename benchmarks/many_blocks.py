@@ -328,10 +328,10 @@ class _Fleet:
         command = [sys.executable, "-m", "benchmarks.fleet", url, TOPIC, str(RECEIVERS), str(PARTITIONS)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
-    def ask(self, *words: Any) -> Latencies:
+    def ask(self, *arguments: Any) -> Latencies:
         into = self._process.stdin
         assert into is not None
-        into.write(" ".join(map(str, words)).encode() + b"\n")
+        into.write(" ".join(map(str, arguments)).encode() + b"\n")
         into.flush()
         return msgspec.json.decode(self._line(), type=Latencies)
 

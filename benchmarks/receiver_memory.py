@@ -33,14 +33,14 @@ def measure(setup: Setup) -> Iterator[Measured]:
     backlog = f"backlog of {records * 200 / 1e9:.2f} GB"
     yield figure("memory", "peak", [peak for peak, _ in found], "MB", allowed, backlog)
     grown = [thirds[2] / thirds[1] for _, thirds in found]
-    text = " → ".join(f"{third:.0f}" for third in found[0][1])
+    shown = " → ".join(f"{third:.0f}" for third in found[0][1])
     yield figure(
         "memory",
         "last third / middle third",
         grown,
         "of it",
         Threshold(GROWTH_MAX, at_least=False),
-        f"thirds in MB: {text}",
+        f"thirds in MB: {shown}",
     )
 
 

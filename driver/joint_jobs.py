@@ -44,9 +44,9 @@ def joint_members(streams: Sequence[Settings]) -> dict[str, JointMember]:
             if name in members or (name == leader.stream and name in names) or names.count(name) > 1:
                 raise SettingsError(f"driver.joins: stream {name!r} would take part in two joint jobs, or twice in one")
         for settings in (leader, *(by_name[name] for name in names)):
-            for words in _obstacles(settings, leader):
+            for obstacle in _obstacles(settings, leader):
                 raise SettingsError(
-                    f"stream {settings.stream!r} can't take part in the joint job of stream {leader.stream!r}: {words}"
+                    f"stream {settings.stream!r} can't take part in the joint job of stream {leader.stream!r}: {obstacle}"
                 )
         shared = JointStreams(leader.stream, names)
         members[leader.stream] = JointLeader(shared, leader.stream, leader.driver.empty_batches == "deliver")

@@ -83,8 +83,10 @@ def with_engine(
 
     def stop() -> None:
         drain = settings.driver.stop == "drain"
-        words = "draining; a second signal stops immediately" if drain else "stopping when the running job has finished"
-        log.info("%s", words)
+        message = (
+            "draining; a second signal stops immediately" if drain else "stopping when the running job has finished"
+        )
+        log.info("%s", message)
         driver.stop(drain)
 
     with stop_signals(stop), closing(driver):
@@ -102,9 +104,9 @@ def with_engine(
         log.info("the driver ends: %s", driver.summary())
 
 
-def _end_at_once(words: str) -> None:
+def _end_at_once(message: str) -> None:
     """End the process, as a second signal does. The next driver runs the batch of the running job again."""
-    log.error("exiting while a job is still running: %s", words)
+    log.error("exiting while a job is still running: %s", message)
     os._exit(0)
 
 

@@ -159,7 +159,7 @@ class StreamRun:
         self._ended = ended
         self._lock = threading.Lock()
         self._driver: Driver | None = None
-        self._words = "starting"
+        self._text = "starting"
         self._over = False
 
     def stop(self) -> None:
@@ -178,9 +178,9 @@ class StreamRun:
         ready."""
         driver = self._driver
         if driver is None:
-            return ServiceStatus(self.started.is_set(), f"{self.stream}: {self._words}")
+            return ServiceStatus(self.started.is_set(), f"{self.stream}: {self._text}")
         status = driver.service_status()
-        return ServiceStatus(status.ready, f"{self.stream}: {status.words}", status.stop_seconds)
+        return ServiceStatus(status.ready, f"{self.stream}: {status.text}", status.stop_seconds)
 
     def _run(self) -> None:
         try:
@@ -194,20 +194,20 @@ class StreamRun:
             began = self._clock.monotonic()
             try:
                 self._drive()
-                self._words = "ended"
+                self._text = "ended"
                 break
             except ForebayError as error:
                 if self._is_final(error):
                     break
-                words = str(error)
+                reason = str(error)
             except BaseException as error:  # a job may raise CancelledError or KeyboardInterrupt
                 log.exception("stream %s failed", self.stream)
-                words = f"{type(error).__name__}: {error}"
+                reason = f"{type(error).__name__}: {error}"
             finally:
                 self._leave()
             delay = RETRY_SECONDS_MIN if self._clock.monotonic() - began > RETRY_SECONDS_MAX else delay
-            self._words = f"starts again in {delay:g} s after a failure: {words}"
-            log.error("stream %s %s", self.stream, self._words)
+            self._text = f"starts again in {delay:g} s after a failure: {reason}"
+            log.error("stream %s %s", self.stream, self._text)
             self._stopping.wait(delay)
             delay = min(2 * delay, RETRY_SECONDS_MAX)
 
@@ -244,7 +244,7 @@ class StreamRun:
             or self._is_led_elsewhere(error)
         ):
             return False
-        self.failure, self._words = error, f"ended: {error}"
+        self.failure, self._text = error, f"ended: {error}"
         log.error("stream %s ends: %s", self.stream, error)
         if self._options.joint is not None:
             self._options.joint.fail()
@@ -266,8 +266,8 @@ class StreamRun:
             self._notifier.forget(self._loop(loop))
         self.started.set()
 
-    def _leave_behind(self, words: str) -> None:
-        log.error("stream %s: a job is still running: %s", self.stream, words)
+    def _leave_behind(self, reason: str) -> None:
+        log.error("stream %s: a job is still running: %s", self.stream, reason)
         self.overdue = True
         self._end()
 
@@ -287,7 +287,7 @@ def status_of(runs: Sequence[StreamRun]) -> ServiceStatus:
     seconds = [status.stop_seconds for status in statuses if status.stop_seconds is not None]
     return ServiceStatus(
         all(status.ready for status in statuses),
-        "; ".join(status.words for status in statuses),
+        "; ".join(status.text for status in statuses),
         max(seconds) if seconds else None,
     )
 

@@ -169,8 +169,8 @@ class Agent:
             check_name("host", self._host)
         except ValueError as error:
             raise SettingsError(f"agent.host: {error}") from None
-        for words in filter(None, (without_wal(self._settings), loopback_note(self._settings, "agent"))):
-            log.warning("%s", words)
+        for note in filter(None, (without_wal(self._settings), loopback_note(self._settings, "agent"))):
+            log.warning("%s", note)
         with ExitStack() as opening:
             opening.callback(self._client.close)
             for done in self.store.open():

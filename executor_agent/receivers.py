@@ -184,7 +184,7 @@ def _state_of(receiver_id: str, child: _Child) -> ReceiverProcess:
         running=running,
         pid=process.pid if process is not None and running else 0,
         exit_code=None if process is None or running else process.returncode,
-        last_words="" if running else child.last_line,
+        last_line="" if running else child.last_line,
     )
 
 

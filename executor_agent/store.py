@@ -218,8 +218,8 @@ class BlockStore:
         first = self._named if self._named < len(old) else 0
         self._named = first + OLD_BLOCKS_MAX  # by turns: blocks that stay must not hide strays
         system = os.statvfs(self.directory)
-        spare = system.f_bavail * system.f_frsize - kept_free(system.f_blocks * system.f_frsize)
-        free = min(self._quota_bytes - used, spare)
+        free_on_disk = system.f_bavail * system.f_frsize - kept_free(system.f_blocks * system.f_frsize)
+        free = min(self._quota_bytes - used, free_on_disk)
         copies.sort()
         return Usage(
             blocks=blocks,

@@ -135,7 +135,7 @@ def parse_partitions(text: str, name: str) -> list[TopicPartition]:
     ]
 
 
-def in_words(partitions: Iterable[TopicPartition]) -> str:
+def comma_separated(partitions: Iterable[TopicPartition]) -> str:
     """Return the sorted partitions, separated by commas."""
     return ", ".join(str(tp) for tp in sorted(partitions))
 

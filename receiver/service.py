@@ -117,10 +117,10 @@ class ReceiverService:
         """Return the status for a supervisor. The receiver is ready when it is registered."""
         with self._changed:
             machine = self._machine
-            words = f"{machine.state}: {machine.detail}" if machine.detail else machine.state
+            text = f"{machine.state}: {machine.detail}" if machine.detail else machine.state
             stopping = machine.state == "draining"
             stop_seconds = self._settings.receiver.drain_timeout + CLOSE_SECONDS if stopping else None
-            return ServiceStatus(bool(machine.epoch), words, stop_seconds)
+            return ServiceStatus(bool(machine.epoch), text, stop_seconds)
 
     def view(self) -> ReceiverView:
         """Return what a scrape of the metrics reads."""

@@ -102,7 +102,7 @@ class Examination:
         return dict(Counter(verdict.decision.value for verdict in self.verdicts))
 
 
-class Place(msgspec.Struct, frozen=True):
+class Place(msgspec.Struct, frozen=True, rename={"reason": "words"}):
     """One place of the WAL, or one block that the journal names. ``decision``: as in ``wal.decisions.recovery.Decision``.
 
     ``batch_id``: the batch with the block, 0 if none. ``needed``: an unfinished or later batch still has to read the block.
@@ -112,7 +112,7 @@ class Place(msgspec.Struct, frozen=True):
     offset: int
     until: int
     decision: str
-    words: str
+    reason: str
     block_id: str
     ranges: tuple[str, ...]
     batch_id: int = 0
@@ -336,7 +336,7 @@ def described(verdict: RecoveryVerdict, state: State | None) -> Place:
         offset=verdict.offset,
         until=verdict.until,
         decision=verdict.decision.value,
-        words=verdict.words,
+        reason=verdict.reason,
         block_id=block_id,
         ranges=tuple(r.label for r in verdict.ranges),
         batch_id=batch_id,

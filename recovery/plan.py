@@ -195,12 +195,12 @@ def forgettable(state: State, gone: Iterable[str], lost: AbstractSet[str]) -> li
     by_path: dict[str, list[str]] = {}
     for block in state.blocks.values():
         by_path.setdefault(block.handle.path, []).append(block.id)
-    spare = (set(lost) & state.released.keys()) - state.cleaning_blocks.keys() - state.replay_blocks().keys()
-    spare -= state.unread_blocks()
+    unneeded = (set(lost) & state.released.keys()) - state.cleaning_blocks.keys() - state.replay_blocks().keys()
+    unneeded -= state.unread_blocks()
     return [
         path
         for path in sorted(gone)
-        if path in by_path and path not in state.cleaning_segments and spare.issuperset(by_path[path])
+        if path in by_path and path not in state.cleaning_segments and unneeded.issuperset(by_path[path])
     ]
 
 
@@ -357,7 +357,7 @@ def sentences(plan: RecoveryPlan) -> list[str]:
         if not d.kept and not d.done
     ]
     said += [
-        f"{p.path}, bytes {p.offset} to {p.until}: {p.words}"
+        f"{p.path}, bytes {p.offset} to {p.until}: {p.reason}"
         for p in plan.places
         if p.decision == Decision.NEWER_REFUSE.value
     ]
@@ -368,15 +368,13 @@ def sentences(plan: RecoveryPlan) -> list[str]:
 
 
 def loss_sentence(loss: Loss) -> str:
-    words = (
+    text = (
         f"block {loss.block_id} with {', '.join(loss.ranges)} is lost ({'; '.join(loss.reasons) or 'no source has it'})"
     )
     if loss.command:
-        return (
-            f"{words}; batch {loss.batch_id} needs it: restore a copy, or run `{loss.command}` to continue without it"
-        )
+        return f"{text}; batch {loss.batch_id} needs it: restore a copy, or run `{loss.command}` to continue without it"
     if loss.batch_id and loss.needed:
-        return f"{words}; batch {loss.batch_id} continues without it, because its loss was accepted"
+        return f"{text}; batch {loss.batch_id} continues without it, because its loss was accepted"
     if loss.needed:
-        return f"{words}; it is in no batch yet; its batch will fail as unreadable"
-    return f"{words}; its batch is completed: only a replay would need it"
+        return f"{text}; it is in no batch yet; its batch will fail as unreadable"
+    return f"{text}; its batch is completed: only a replay would need it"

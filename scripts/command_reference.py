@@ -81,7 +81,7 @@ def _options(context: click.Context, wanted: Callable[[set[str]], bool]) -> Iter
     for parameter in context.command.get_params(context):
         record = parameter.get_help_record(context)
         if isinstance(parameter, click.Option) and record is not None and wanted(set(parameter.opts)):
-            rows.append(f"| `{_cell(record[0])}` | {_cell(_words(record[1]))} |")
+            rows.append(f"| `{_cell(record[0])}` | {_cell(_as_prose(record[1]))} |")
     if rows:
         yield "\n".join(["| option | meaning |", "| --- | --- |", *rows]) + "\n"
 
@@ -95,7 +95,7 @@ def _text(help_text: str) -> str:
     )
 
 
-def _words(text: str) -> str:
+def _as_prose(text: str) -> str:
     return shown(" ".join(text.split()))
 
 

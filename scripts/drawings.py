@@ -43,23 +43,23 @@ class Picture:
     description: str
     _shapes: list[str] = field(default_factory=list)
 
-    def text(self, x: float, y: float, words: str, style: str = "", anchor: str = "start") -> None:
-        """Write ``words``, with the base line of the first line at ``y``; | begins a new line."""
-        for number, line in enumerate(words.split("|")):
+    def text(self, x: float, y: float, label: str, style: str = "", anchor: str = "start") -> None:
+        """Write ``label``, with the base line of the first line at ``y``; | begins a new line."""
+        for number, line in enumerate(label.split("|")):
             self._shapes.append(
                 f'<text x="{x:g}" y="{y + number * _LINE:g}" class="{style}" text-anchor="{anchor}">{escape(line)}</text>'
             )
 
     def box(
-        self, x: float, y: float, width: float, height: float, title: str, words: str = "", style: str = "box"
+        self, x: float, y: float, width: float, height: float, title: str, label: str = "", style: str = "box"
     ) -> None:
         """Draw a box with a title and lines of text below it, centred."""
         self._shapes.append(f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="6" class="{style}"/>')
-        lines = words.split("|") if words else []
+        lines = label.split("|") if label else []
         top = y + height / 2 - _LINE * len(lines) / 2 + 5
         self.text(x + width / 2, top, title, "title", "middle")
         if lines:
-            self.text(x + width / 2, top + _LINE + 1, words, "small", "middle")
+            self.text(x + width / 2, top + _LINE + 1, label, "small", "middle")
 
     def arrow(self, *points: tuple[float, float], label: str = "", style: str = "line", dashed: bool = False) -> None:
         """Draw a line along ``points``, with its tip at the last one, and the label above its first part."""
@@ -200,7 +200,7 @@ def batch_allocation() -> Picture:
     made.box(20, 264, 235, 62, "Task 1, preferably on host A", "b1, b3, b5, b6", "main")
     made.box(275, 264, 235, 62, "Task 2, preferably on host B", "b2, b4", "disk")
     made.text(580, 172, "A task reads each block from", "title")
-    for number, (name, words) in enumerate(
+    for number, (name, label) in enumerate(
         (
             ("the local copy", "a file on its own host, mapped into memory"),
             ("an agent", "of a host that has a copy"),
@@ -211,7 +211,7 @@ def batch_allocation() -> Picture:
         y = 206 + number * 48
         made.number(592, y, number + 1)
         made.text(612, y + 1, name, "title")
-        made.text(612, y + 19, words, "small")
+        made.text(612, y + 19, label, "small")
     made.text(20, 362, "If no tier has a block, the batch stops with an alert that names its offsets.", "small")
     made.text(20, 384, "It is never treated as an empty partition.", "small")
     made.text(20, 406, "Each tier’s bytes are compared with the checksum in the journal.", "small")
@@ -265,14 +265,14 @@ def recovery() -> Picture:
         made.text(x + width / 2 + 8, 126, "killed", "small")
         made.box(x, 150, width, 100, "", style="bad")
         made.text(x + width / 2, 204 - _LINE * after.count("|") / 2, after, "small", "middle")
-    for number, words in enumerate(
+    for number, label in enumerate(
         (
             "A process that was only paused changes nothing when it wakes up: its token or epoch is outdated.",
             "A write that was cut off in the middle is dropped when the log is opened, because its checksum does not match.",
             "Damage in the middle of a log is never dropped: it is an error that names the file and the byte.",
         )
     ):
-        made.text(22, 290 + number * 24, words, "small")
+        made.text(22, 290 + number * 24, label, "small")
     return made
 
 

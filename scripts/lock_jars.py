@@ -76,8 +76,8 @@ def resolve(libraries: Libraries, work: Path) -> list[str]:
     ivy = max(jar for root in roots for jar in (Path(root) / "jars").glob("ivy-*.jar"))
     transitive = "false" if libraries in ALONE else "true"
     dependencies = ""
-    for words in ROOTS[libraries]:
-        organisation, module, version = words.split()
+    for coordinates in ROOTS[libraries]:
+        organisation, module, version = coordinates.split()
         named = f'org="{organisation}" name="{module}" rev="{version}"'
         dependencies += f'<dependency {named} conf="default" transitive="{transitive}"/>'
     asked = work / "ivy.xml"

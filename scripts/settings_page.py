@@ -105,10 +105,10 @@ def _type(key: Key, kind: Type) -> str:
     """Return the type of a key as text, with its bounds."""
     match kind:
         case Metadata(type=inner, extra=extra):
-            words = _type(key, inner)
+            text = _type(key, inner)
             least = (extra or {}).get("least")
-            words = f"{words}, at least `{toml_text(least)}`" if least is not None and least > 1 else words
-            return f"{words} above 0" if extra and ("positive" in extra or least == 1) else words
+            text = f"{text}, at least `{toml_text(least)}`" if least is not None and least > 1 else text
+            return f"{text} above 0" if extra and ("positive" in extra or least == 1) else text
         case UnionType(types=members):
             return " or ".join(_type(key, member) for member in members if not isinstance(member, NoneType))
         case LiteralType():
@@ -161,8 +161,8 @@ def example() -> str:
             parts.append(f"\n\n{_comment(_about(section))}[{section}]\n")
         parts += [f"\n{_comment(f'{key.description}.')}{_example_line(key)}\n" for key in keys.values()]
         if section in EXAMPLE_OPTIONS:
-            words, line = EXAMPLE_OPTIONS[section]
-            parts.append(f"\n{_comment(f'{words}.')}{line}\n")
+            text, line = EXAMPLE_OPTIONS[section]
+            parts.append(f"\n{_comment(f'{text}.')}{line}\n")
     return "".join(parts)
 
 
@@ -173,10 +173,10 @@ def _example_line(key: Key) -> str:
     return f"#{key.name} = {toml_text(shown)}"
 
 
-def _comment(words: str) -> str:
-    words = words[:1].upper() + words[1:]
+def _comment(text: str) -> str:
+    text = text[:1].upper() + text[1:]
     return (
-        textwrap.fill(words, _EXAMPLE_WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False) + "\n"
+        textwrap.fill(text, _EXAMPLE_WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False) + "\n"
     )
 
 

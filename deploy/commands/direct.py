@@ -404,7 +404,7 @@ def accept_loss(
 def _loss_tables(name: str, losses: list[Loss]) -> list[Group]:
     from deploy.console.table import table
 
-    rows = [(loss.label, loss.kind, loss.batch_id or "-", loss.words) for loss in losses]
+    rows = [(loss.label, loss.kind, loss.batch_id or "-", loss.message) for loss in losses]
     return [table(f"What Kafka no longer holds of direct stream {name}", ("range", "what", "batch", "detail"), rows)]
 
 

@@ -48,11 +48,11 @@ class _Fitted:
 
     def _needed(self) -> int:
         """Return the width at which no word is broken."""
-        words = (
+        widths = (
             max((cell_len(word) for text in (name, *cells) for word in text.split()), default=0)
             for name, *cells in zip(self.columns, *self.rows, strict=True)
         )
-        return sum(words) + _BETWEEN * (len(self.columns) - 1) + _EDGES
+        return sum(widths) + _BETWEEN * (len(self.columns) - 1) + _EDGES
 
     def _table(self) -> Table:
         made = Table(box=box.SIMPLE_HEAD, pad_edge=False)

@@ -52,7 +52,7 @@ WHOLE = ("gone", "created-again")
 OFFSET_MAX = 10**18 - 1
 
 
-class Loss(msgspec.Struct, frozen=True):
+class Loss(msgspec.Struct, frozen=True, rename={"message": "words"}):
     """Something that a direct stream needs and that is lost.
 
     ``kind``: ``batch``: offsets that batch ``batch_id`` has yet to read; ``gap``: offsets between the stream's position
@@ -63,7 +63,7 @@ class Loss(msgspec.Struct, frozen=True):
 
     kind: Literal["batch", "gap", "gone", "created-again", "cut-back"]
     label: str
-    words: str
+    message: str
     batch_id: int = 0
     goes_on_at: int = -1
     topic_id: str = ""
@@ -170,8 +170,8 @@ def losses_at_positions(
             losses.append(loss)
         elif begin > position:
             label = str(OffsetRange(tp.topic, tp.partition, position, begin))
-            words = f"{label}: Kafka dropped it before it was in a batch, and the intake's WAL begins at {begin}"
-            losses.append(Loss("gap", label, words, goes_on_at=begin))
+            message = f"{label}: Kafka dropped it before it was in a batch, and the intake's WAL begins at {begin}"
+            losses.append(Loss("gap", label, message, goes_on_at=begin))
         else:
             rest = rest or loss.kind in WHOLE
     return [loss for loss in losses if not (rest and loss.kind in WHOLE)]
@@ -183,18 +183,18 @@ def _of_position(
     if found is None:
         return Loss("gone", str(tp), f"partition {tp}, which the stream reads at {position}, no longer exists")
     if _is_another(topic_id, found.topic_id):
-        words = f"{tp}: topic {tp.topic} had the id {topic_id}, and was created again with {found.topic_id}"
-        return Loss("created-again", str(tp), words, goes_on_at=found.begin, topic_id=found.topic_id)
+        message = f"{tp}: topic {tp.topic} had the id {topic_id}, and was created again with {found.topic_id}"
+        return Loss("created-again", str(tp), message, goes_on_at=found.begin, topic_id=found.topic_id)
     end = found.end_of(leader_epoch)
     if end < position:
-        words = f"{tp}: the stream is at offset {position}, and Kafka's log ends at {found.end}: it was cut back"
+        message = f"{tp}: the stream is at offset {position}, and Kafka's log ends at {found.end}: it was cut back"
         if end < found.end:
-            words += f" to {end}, and has other records from there on"
-        return Loss("cut-back", str(tp), words, goes_on_at=end, topic_id=found.topic_id)
+            message += f" to {end}, and has other records from there on"
+        return Loss("cut-back", str(tp), message, goes_on_at=end, topic_id=found.topic_id)
     if position < found.begin:
         label = str(OffsetRange(tp.topic, tp.partition, position, found.begin))
-        words = f"{label}: Kafka dropped it before it was in a batch, and begins at {found.begin}"
-        return Loss("gap", label, words, goes_on_at=found.begin)
+        message = f"{label}: Kafka dropped it before it was in a batch, and begins at {found.begin}"
+        return Loss("gap", label, message, goes_on_at=found.begin)
     return None
 
 
@@ -248,7 +248,7 @@ def losses_of_batch(
     lost = [part for span in spans for part in lost_of(span, held)]
     found = {str(part): part for part in also_lost(lost)}  # a window may contain a range twice
     return [
-        Loss("batch", label, f"{label} of batch {batch_id}: Kafka {_held_words(part, held)}", batch_id)
+        Loss("batch", label, f"{label} of batch {batch_id}: Kafka {_held_text(part, held)}", batch_id)
         for label, part in found.items()
     ]
 
@@ -341,17 +341,17 @@ def journal_losses(ask: Callable[[Request], object], losses: Iterable[Loss], tim
 
 def losses_error(losses: Collection[Loss], advice: str) -> ForebayError:
     """Return the error that ends a stream which must not continue without ``losses``."""
-    words = "; ".join(loss.words for loss in losses)
+    message = "; ".join(loss.message for loss in losses)
     kinds = {loss.kind for loss in losses}
     kind = UnknownTopicError if kinds == {"gone"} else OutOfRangeError if kinds == {"gap"} else RangeNotHeldError
-    return kind(f"{words}; {advice}")
+    return kind(f"{message}; {advice}")
 
 
 def _is_another(before: str, now: str) -> bool:
     return bool(before and now and before != now)
 
 
-def _held_words(part: OffsetRange, held: Mapping[TopicPartition, Held]) -> str:
+def _held_text(part: OffsetRange, held: Mapping[TopicPartition, Held]) -> str:
     found = held.get(part.tp)
     if found is None:
         return "no longer has the partition"

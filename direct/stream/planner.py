@@ -220,13 +220,13 @@ class BatchPlanner:
         for tp, cut in sorted(cuts.items()):
             if next_records.get(tp, cut) >= found[tp]:
                 continue
-            words = f"{tp}: group {group} committed offset {found[tp]}, and Kafka's log was cut back to {cut} since"
+            message = f"{tp}: group {group} committed offset {found[tp]}, and Kafka's log was cut back to {cut} since"
             if self._settings.on_vanished == "stop":
                 raise RangeNotHeldError(
-                    f'{words}; commit or give the offset at which the stream is to begin, or set on_vanished = "record", with '
+                    f'{message}; commit or give the offset at which the stream is to begin, or set on_vanished = "record", with '
                     f"which it begins at {cut}"
                 )
-            log.error("%s; the stream begins there", words)
+            log.error("%s; the stream begins there", message)
             found[tp] = cut
         return found
 
@@ -288,7 +288,7 @@ class BatchPlanner:
                 f'to continue without these records, run `{command}`, which lists them, or set on_vanished = "record"',
             )
         for loss in losses:
-            log.error("%s; the stream continues without it", loss.words)
+            log.error("%s; the stream continues without it", loss.message)
         journal_losses(self._loop.ask, losses, time_ms, 'by on_vanished = "record"')
 
 

@@ -63,8 +63,8 @@ def _check_kind(what: str, given: Collection[object], kind: type) -> None:
     if not given:
         raise UsageError(f"{what}: the list is empty")
     if isinstance(given, str) or not all(isinstance(one, kind) for one in given):
-        words = "texts, in a list" if kind is str else "TopicPartition(topic, number)"
-        raise UsageError(f"{what} are {given!r}: allowed are {words}")
+        expected = "texts, in a list" if kind is str else "TopicPartition(topic, number)"
+        raise UsageError(f"{what} are {given!r}: allowed are {expected}")
 
 
 def find_partitions(admin: KafkaAdmin, strategy: ConsumerStrategy) -> set[TopicPartition]:

@@ -282,9 +282,9 @@ class Cleaner:
 
     def _noted(self, facts: SegmentFacts) -> SegmentFacts:
         """Log the damage in a segment once. Return ``facts``."""
-        for words in facts.unreadable:
+        for reason in facts.unreadable:
             if facts.path not in self._logged:
-                log.error("WAL segment %s is kept: %s; examine it with `forebay wal inspect`", facts.path, words)
+                log.error("WAL segment %s is kept: %s; examine it with `forebay wal inspect`", facts.path, reason)
         if facts.unreadable:
             self._logged.add(facts.path)
         return facts

@@ -138,8 +138,8 @@ class Ends:
         return (ends[tp], self._clock.monotonic() - read_at) if tp in ends else None
 
 
-def still_there(exists: Callable[[], bool], words: str) -> Callable[[], None]:
-    """Return a request for a probe. It fails with ``words`` if an object that existed at an earlier request no longer
+def still_there(exists: Callable[[], bool], message: str) -> Callable[[], None]:
+    """Return a request for a probe. It fails with ``message`` if an object that existed at an earlier request no longer
     exists."""
     seen = False
 
@@ -147,7 +147,7 @@ def still_there(exists: Callable[[], bool], words: str) -> Callable[[], None]:
         nonlocal seen
         there = exists()
         if seen and not there:
-            raise LookupError(words)
+            raise LookupError(message)
         seen = seen or there
 
     return ask
@@ -173,8 +173,8 @@ def store_probe(name: str, storage: Storage, path: str, clock: Clock) -> Probe:
     """Return a probe of the store. It checks that ``path`` exists, a file that is never absent while the stream uses this
     store."""
     interval = INTERVAL_SECONDS if storage.appendable else INTERVAL_OF_OBJECTS_SECONDS
-    words = f"the store answers, but {path} no longer exists"
-    return Probe(name, still_there(lambda: storage.exists(path), words), clock, interval_seconds=interval)
+    message = f"the store answers, but {path} no longer exists"
+    return Probe(name, still_there(lambda: storage.exists(path), message), clock, interval_seconds=interval)
 
 
 class Reach:

@@ -45,13 +45,13 @@ class Resetting:
             return self._planned(request, self._starts(request, partitions))
         try:
             waited = 0.0
-            while words := self.ask(HoldForReset(partitions)):
+            while reason := self.ask(HoldForReset(partitions)):
                 if waited >= self.wait_seconds or self.stopping.wait(LOOK_SECONDS):
-                    raise RefusedError(f"nothing was changed: {words}", "not-settled")
+                    raise RefusedError(f"nothing was changed: {reason}", "not-settled")
                 waited += LOOK_SECONDS
             starts = self._starts(request, partitions)  # only now: reports that were under way have moved the positions
             answer = self._planned(request, starts)
-            self.ask(Reset(tuple(starts.values()), f"reset to {_words(request)}", request.cause))
+            self.ask(Reset(tuple(starts.values()), f"reset to {_requested(request)}", request.cause))
             return answer
         finally:
             self.ask(EndHold(partitions))
@@ -106,5 +106,5 @@ def _policy(request: ResetRequest, partitions: tuple[TopicPartition, ...]) -> st
     )
 
 
-def _words(request: ResetRequest) -> str:
+def _requested(request: ResetRequest) -> str:
     return request.to if request.to in ("earliest", "latest") else f"{request.to} {request.value}"

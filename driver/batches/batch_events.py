@@ -84,14 +84,14 @@ def logged(entry: BatchEntry, measure: RunMeasure, stream: str) -> dict[str, Any
     )
 
 
-def failed(work: BatchWork, now_ms: int, words: str, final: bool, unreadable: bool = False) -> BatchFailed:
+def failed(work: BatchWork, now_ms: int, detail: str, final: bool, unreadable: bool = False) -> BatchFailed:
     return BatchFailed(
         time_ms=now_ms,
         batch_id=work.batch_id,
         number=work.number,
         output=work.output,
         attempt=work.attempt,
-        detail=words,
+        detail=detail,
         final=final,
         unreadable=unreadable,
         replay=work.replay,

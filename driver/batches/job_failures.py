@@ -118,7 +118,7 @@ class FailingJobs:
             work.number,
             work.output,
             failure.attempts,
-            problem.words,
+            problem.text,
             problem.trace,
             extra=fields(
                 stream=work.stream,
@@ -138,7 +138,7 @@ class FailingJobs:
             first = work.batch_id not in self._failed or rounds == 1
             self._failed.add(work.batch_id)
         delay = self._retries.delay_seconds(rounds)
-        words = f"{shown(failure)}; next attempt at {utc_text(self._clock.wall_ms() + round(delay * 1000))}"
+        message = f"{shown(failure)}; next attempt at {utc_text(self._clock.wall_ms() + round(delay * 1000))}"
         if first:
             log.error(
                 "batch %d failed after %d attempts. It is intact; no other batch begins until it succeeds. The driver retries "
@@ -149,7 +149,7 @@ class FailingJobs:
                 RETRY_COMMAND,
                 extra=fields(stream=work.stream, batch=work.batch_id, number=work.number, attempts=failure.attempts),
             )
-        return delay, words
+        return delay, message
 
     def forget(self, batch_id: int, succeeded: bool = True) -> None:
         """Forget the failures of a batch: the job succeeded for the output that had failed, or the batch was skipped."""
@@ -186,7 +186,7 @@ class FailingJobs:
             }
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """A description of the failed batch and its error; "" if no batch is failed."""
         with self._lock:
             failed = [self._last[batch_id] for batch_id in sorted(self._failed)]

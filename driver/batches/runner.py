@@ -162,9 +162,9 @@ class BatchRunner:
                 states = commit_states(run_of.opened)
             except UnreadableBlockError as error:
                 # not a failure of the job: batches stop and intake continues until the bytes are back or an operator decides
-                words = f"{error}; restore the bytes, or run `forebay recover --accept-loss {work.batch_id} RANGE`"
+                detail = f"{error}; restore the bytes, or run `forebay recover --accept-loss {work.batch_id} RANGE`"
                 self.running[work.batch_id] = replace(
-                    self.running[work.batch_id], state="unreadable", attempts=attempts, detail=words, place=""
+                    self.running[work.batch_id], state="unreadable", attempts=attempts, detail=detail, place=""
                 )
                 self._progress.held_up.add(run)
                 if left_over:
@@ -172,10 +172,10 @@ class BatchRunner:
                 log.error(
                     "batch %d can't be read; no other batch begins until it can: %s",
                     work.batch_id,
-                    words,
+                    detail,
                     extra=fields(stream=work.stream, batch=work.batch_id, number=work.number),
                 )
-                self._hooks.tell([failed(run_of, self._clock.wall_ms(), words, final=False, unreadable=True)])
+                self._hooks.tell([failed(run_of, self._clock.wall_ms(), detail, final=False, unreadable=True)])
                 skip = self._progress.await_attempt(
                     run, self._rules.unreadable_retry_seconds, losses_seen=losses_accepted
                 )
@@ -242,12 +242,12 @@ class BatchRunner:
             self._skip(work, attempts, skip)
         return skip is not None or self._progress.stopping.is_set()
 
-    def _await_retry(self, run: RunKey, seconds: float, words: str) -> Skip | None:
-        """Show a failed batch as ``words`` and wait for its next attempt. Return the request to skip the batch, if any."""
+    def _await_retry(self, run: RunKey, seconds: float, detail: str) -> Skip | None:
+        """Show a failed batch as ``detail`` and wait for its next attempt. Return the request to skip the batch, if any."""
         batch_id = run[1]
 
         def show() -> None:
-            self.running[batch_id] = replace(self.running[batch_id], state="failed", detail=words)
+            self.running[batch_id] = replace(self.running[batch_id], state="failed", detail=detail)
 
         return self._progress.await_attempt(run, seconds, failed=True, announce=show)
 
@@ -315,8 +315,9 @@ class BatchRunner:
         entry = self._finish(work, measure, None, completed_ms=completed_ms, attempts=attempts, detail=detail)
         of_batch = fields(stream=work.stream, batch=work.batch_id, number=work.number, records=entry.records)
         log.warning("batch %d with %d records is %s", work.batch_id, entry.records, detail, extra=of_batch)
-        words = f"batch {work.batch_id} is skipped: the audit lists its {entry.records} records as a loss; the next batch begins"
-        skip.answer.set_result(OperatorAnswer(message=words))
+        loss = f"the audit lists its {entry.records} records as a loss"
+        message = f"batch {work.batch_id} is skipped: {loss}; the next batch begins"
+        skip.answer.set_result(OperatorAnswer(message=message))
 
     def _finish(
         self,

@@ -150,7 +150,7 @@ class Scheduler:
     @property
     def failed(self) -> str:
         """The failed batch and its error; "" if no batch is failed."""
-        return self._failing.words
+        return self._failing.text
 
     @property
     def held_up(self) -> str:
@@ -225,12 +225,12 @@ class Scheduler:
         if not self._progress.skip(batch_id, skip, only_failed=self._follows):
             known = self._runner.running.get(batch_id)
             if self._follows:
-                words = f"batch {batch_id} is for another stream's job: skip that stream's batch, and this one is skipped too"
+                message = f"batch {batch_id} is for another stream's job: skip that stream's batch, and this one is skipped too"
             elif known is not None and known.state == "running" and known.detail:
-                words = f"attempt {known.attempts} at batch {batch_id} runs now: try again when it has failed"
+                message = f"attempt {known.attempts} at batch {batch_id} runs now: try again when it has failed"
             else:
-                words = f"batch {batch_id} is not a failed or unreadable batch; `forebay status` shows these batches"
-            skip.answer.set_exception(RefusedError(words, "conflict"))
+                message = f"batch {batch_id} is not a failed or unreadable batch; `forebay status` shows these batches"
+            skip.answer.set_exception(RefusedError(message, "conflict"))
         elif self._joint is not None:
             self._joint.wake()
         return skip.answer

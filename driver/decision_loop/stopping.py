@@ -45,7 +45,7 @@ class Remaining:
         return not (self.receivers or self.blocks or self.batches)
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         parts = [f"receivers {', '.join(self.receivers)}"] if self.receivers else []
         parts += [f"{self.blocks} blocks without a batch"] if self.blocks else []
         parts += [f"{self.batches} batches"] if self.batches else []
@@ -66,10 +66,10 @@ def remaining(tracker: Tracker, now: float, since: float, receiver_timeout: floa
         name = receiver.receiver_id
         if is_reserved(name) or not receiver.instance_id:
             continue
-        news = tracker.receiver_heartbeats.get(name)
-        is_lost = now - (news.at if news is not None else since) > receiver_timeout
+        heartbeat = tracker.receiver_heartbeats.get(name)
+        is_lost = now - (heartbeat.at if heartbeat is not None else since) > receiver_timeout
         has_not_obeyed = tracker.is_to_drain(name)
-        if not is_lost and (name in owners or (news is not None and has_not_obeyed)):
+        if not is_lost and (name in owners or (heartbeat is not None and has_not_obeyed)):
             at_work.append(name)
         elif has_not_obeyed:
             silent.append(name)
@@ -103,7 +103,7 @@ class Summary:
         drained = f"; receivers drained: {', '.join(self.drained)}" if self.drained else ""
         silent = f"; receivers that did not answer: {', '.join(self.left.silent)}" if self.left.silent else ""
         done = f"{self.batches} batches with {self.records} records completed"
-        return f"{done}{drained}{silent}; what waits still: {self.left.words}"
+        return f"{done}{drained}{silent}; what waits still: {self.left.text}"
 
 
 class Drain:

@@ -78,12 +78,12 @@ class Silence:
     """How long a receiver or host has sent no heartbeat, counted in rounds during which the driver could receive one."""
 
     seconds: float = 0.0
-    heard_at: float | None = None
+    heartbeat_at: float | None = None
 
-    def after(self, round_seconds: float, heard_at: float | None) -> float:
-        """Count one more round and return the seconds of silence. ``heard_at``: the time of the last heartbeat; None: never."""
-        self.seconds = self.seconds + round_seconds if heard_at == self.heard_at else 0.0
-        self.heard_at = heard_at
+    def after(self, round_seconds: float, heartbeat_at: float | None) -> float:
+        """Count one more round and return the seconds of silence. ``heartbeat_at``: time of the last heartbeat; None: never."""
+        self.seconds = self.seconds + round_seconds if heartbeat_at == self.heartbeat_at else 0.0
+        self.heartbeat_at = heartbeat_at
         return self.seconds
 
 
@@ -219,7 +219,7 @@ class ManagedReceivers:
 
     # ---- heartbeats --------------------------------------------------------------------------------------------------
 
-    def _change(self, receiver: _Receiver, what: ReceiverChange, now: float, words: str = "") -> bool:
+    def _change(self, receiver: _Receiver, what: ReceiverChange, now: float, reason: str = "") -> bool:
         """Change the receiver's state by the table. Return whether the table has a row for it."""
         then = TRANSITIONS.get((receiver.state, what))
         if then is None:
@@ -228,7 +228,7 @@ class ManagedReceivers:
             where = f" on {receiver.host}" if receiver.host else ""
             self._notes.append(
                 f"{receiver.receiver_id}{where}: {receiver.state.value} → {then.value}: {what.value}"
-                + (f" ({words})" if words else "")
+                + (f" ({reason})" if reason else "")
             )
         receiver.state = then
         return True
@@ -285,7 +285,7 @@ class ManagedReceivers:
         ordered = receiver.state is ReceiverState.DRAINING
         if process is not None and receiver.run == (process.driver_epoch, process.version):
             receiver.exit_code = process.exit_code
-            receiver.detail = process.last_words
+            receiver.detail = process.last_line
         else:
             receiver.exit_code, receiver.detail = None, "its agent no longer knows it"
         code = "" if receiver.exit_code is None else f"exit code {receiver.exit_code}"
@@ -335,27 +335,27 @@ class ManagedReceivers:
         return self._command("start-receiver", receiver, receiver.run[1])
 
     def run_round(
-        self, now: float, agents_heard_at: Mapping[str, float], receivers_heard_at: Mapping[str, float]
+        self, now: float, agent_heartbeat_at: Mapping[str, float], receiver_heartbeat_at: Mapping[str, float]
     ) -> None:
-        """Carry out one placing round: update each receiver's state, then choose hosts. ``agents_heard_at``: host → monotonic
-        time of its last heartbeat; ``receivers_heard_at``: the same by receiver id."""
+        """Carry out one placing round: update each receiver's state, then choose hosts. ``agent_heartbeat_at``: host → monotonic
+        time of its last heartbeat; ``receiver_heartbeat_at``: the same by receiver id."""
         if self._looked_at is None:
             self._looked_at, self._share_at = now, now + self._rules.hosts_wait_seconds
         passed = min(now - self._looked_at, LATE_ROUNDS_MAX * self._rules.round_seconds)
         self._looked_at = now
-        lost = self._lost_hosts(passed, agents_heard_at)
+        lost = self._lost_hosts(passed, agent_heartbeat_at)
         for receiver in self._receivers.values():
-            self._listen(receiver, passed, lost, agents_heard_at, receivers_heard_at, now)
+            self._listen(receiver, passed, lost, agent_heartbeat_at, receiver_heartbeat_at, now)
         self._schedule_and_drain(now)
         self._place(now)
 
-    def _lost_hosts(self, passed: float, heard_at: Mapping[str, float]) -> set[str]:
+    def _lost_hosts(self, passed: float, heartbeat_at: Mapping[str, float]) -> set[str]:
         places = {r.host for r in self._receivers.values() if r.host}
         for host in places - self._host_silence.keys():
             self._host_silence[host] = Silence()
         lost = set()
         for host, silence in list(self._host_silence.items()):
-            if silence.after(passed, heard_at.get(host)) <= self._rules.timeout_seconds:
+            if silence.after(passed, heartbeat_at.get(host)) <= self._rules.timeout_seconds:
                 continue
             lost.add(host)
             if self._hosts.pop(host, None) is not None:
@@ -369,15 +369,15 @@ class ManagedReceivers:
         receiver: _Receiver,
         passed: float,
         lost: Collection[str],
-        agents_heard_at: Mapping[str, float],
-        receivers_heard_at: Mapping[str, float],
+        agent_heartbeat_at: Mapping[str, float],
+        receiver_heartbeat_at: Mapping[str, float],
         now: float,
     ) -> None:
         if not receiver.host:
             return
-        heard_at = receivers_heard_at.get(receiver.receiver_id)
-        silent_seconds = receiver.silence.after(passed, heard_at)
-        known = heard_at is not None and heard_at >= receiver.began_at
+        heartbeat_at = receiver_heartbeat_at.get(receiver.receiver_id)
+        silent_seconds = receiver.silence.after(passed, heartbeat_at)
+        known = heartbeat_at is not None and heartbeat_at >= receiver.began_at
         patience_seconds = self._rules.timeout_seconds if known else self._rules.start_patience_seconds
         if receiver.host in lost and (silent_seconds > self._rules.timeout_seconds or not receiver.has_process):
             self._declare_lost(receiver, now, f"host {receiver.host} sends no heartbeats")
@@ -395,12 +395,12 @@ class ManagedReceivers:
             receiver.avoided[receiver.host] = now + self._rules.avoid_seconds
             receiver.detail = f"it sent no heartbeat for {silent_seconds:.0f} s"
 
-    def _declare_lost(self, receiver: _Receiver, now: float, words: str) -> None:
+    def _declare_lost(self, receiver: _Receiver, now: float, reason: str) -> None:
         """Treat the process as ended, although no agent will report its end. If it still runs, it is fenced when another one
         registers."""
         receiver.restarts += receiver.has_process
-        self._change(receiver, ReceiverChange.LOST, now, words)
-        receiver.detail, receiver.host = words, ""
+        self._change(receiver, ReceiverChange.LOST, now, reason)
+        receiver.detail, receiver.host = reason, ""
         self._clear(receiver)
 
     def _schedule_and_drain(self, now: float) -> None:
@@ -484,13 +484,13 @@ class ManagedReceivers:
             )
 
     def _detail(self, receiver: _Receiver, now: float) -> str:
-        words = [receiver.detail]
+        parts = [receiver.detail]
         if receiver.presumed:
-            words.append("no heartbeat since this driver leads")
+            parts.append("no heartbeat since this driver leads")
         elif receiver.state in (ReceiverState.FAILED, ReceiverState.STOPPED) and receiver.number < self._count:
-            words.append(f"started again in {max(0.0, receiver.due_at - now):.1f} s")
+            parts.append(f"started again in {max(0.0, receiver.due_at - now):.1f} s")
         elif receiver.state is ReceiverState.SCHEDULED and not receiver.host and not receiver.homeless:
-            words.append(f"waits up to {max(0.0, self._share_at - now):.0f} s for a host without another receiver")
+            parts.append(f"waits up to {max(0.0, self._share_at - now):.0f} s for a host without another receiver")
         if receiver.avoided:
-            words.append(f"failed repeatedly on {', '.join(sorted(receiver.avoided))}")
-        return "; ".join(filter(None, words))
+            parts.append(f"failed repeatedly on {', '.join(sorted(receiver.avoided))}")
+        return "; ".join(filter(None, parts))

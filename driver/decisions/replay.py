@@ -172,10 +172,10 @@ def plan(
     batches = completed(state, archived)
     if not batches:
         newest = state.completed_number  # older batches of the history were not read
-        words = (
+        message = (
             f"no completed batch is {to}: the newest one has number {newest}" if newest else "no batch is completed yet"
         )
-        raise RefusedError(words, "not-found")
+        raise RefusedError(message, "not-found")
     held = [_held(state, batch) and _in_kafka(batch, held_in_kafka) for batch in batches]
     # batches before the first one whose bytes are deleted may not have been read: a rewind to one of them is one to it
     begin = 0 if not held[0] and 0 < to.number < batches[0].number else _begin(batches, to)
@@ -249,8 +249,8 @@ def refuse(found: ReplayPlan) -> str:
         if newest.spans
         else "wal.retention with its limits retention_size, retention_blocks and retention_free"
     )
-    words = f"{lacking} of batch {newest.batch_id} (number {newest.number}), which would run too"
+    message = f"{lacking} of batch {newest.batch_id} (number {newest.number}), which would run too"
     if found.possible_from is None:
-        return f"{words}; no completed batch can be replayed: the rewind horizon is {horizon}"
+        return f"{message}; no completed batch can be replayed: the rewind horizon is {horizon}"
     oldest = found.possible_from
-    return f"{words}; a replay is possible from batch {oldest.batch_id} (number {oldest.number}) on"
+    return f"{message}; a replay is possible from batch {oldest.batch_id} (number {oldest.number}) on"

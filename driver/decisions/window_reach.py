@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 
 #: a larger or smaller number than needed is journalled by this fraction above the needed one, so not with each batch
-SPARE = 0.25
+MARGIN = 0.25
 
 
 class WindowReach:
@@ -47,7 +47,7 @@ class WindowReach:
         if not self.length_ms:
             return self._least
         most = max(needed, self._by_newest)
-        wanted = most + int(most * SPARE)
+        wanted = most + int(most * MARGIN)
         return wanted if needed > now or (all_completed and wanted * 2 < now) else now
 
     def begun(self, now: int, held: Iterable[tuple[int, bool]]) -> int:

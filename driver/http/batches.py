@@ -52,11 +52,11 @@ class BatchQuery:
             (not self.state or batch.state == self.state)
             and (not self.failed or batch.state in m.FAILED_STATES or batch.attempts > 1)
             and batch.time_ms >= self.since_ms
-            and (not self.text or any(self.text.lower() in words.lower() for words in _words(batch)))
+            and (not self.text or any(self.text.lower() in shown.lower() for shown in _searched(batch)))
         )
 
 
-def _words(batch: m.BatchEntry) -> Iterable[str]:
+def _searched(batch: m.BatchEntry) -> Iterable[str]:
     return (str(batch.batch_id), str(batch.number), batch.detail, batch.place, *batch.outputs, *batch.written)
 
 

@@ -81,8 +81,8 @@ class _Findings:
 
     def add(self, kind: str, cause: str, command: str, seconds: float = 0.0, grace: float = 0.0) -> None:
         late = seconds >= grace
-        words = cause if late else f"{cause}; a problem after {grace:g} s"
-        problem = Problem(kind=kind, cause=words, command=command, seconds=round(seconds, 1))
+        message = cause if late else f"{cause}; a problem after {grace:g} s"
+        problem = Problem(kind=kind, cause=message, command=command, seconds=round(seconds, 1))
         (self.problems if late else self.pending).append(problem)
 
     @property
@@ -128,8 +128,8 @@ class Health:
             findings.add(outage.name, cause, COMMANDS[outage.name], outage.seconds)
         self._driver(findings, now, state, detail)
         self._pause(findings)
-        if words := shortage(self._tracker.state):
-            findings.add("receiver-ids", words, _FEWER_IDS)
+        if message := shortage(self._tracker.state):
+            findings.add("receiver-ids", message, _FEWER_IDS)
         if state != "stopping":  # a drain ends receivers on purpose
             self._partitions(findings, now)
             self._receivers(findings, now)
@@ -150,16 +150,16 @@ class Health:
         silent, timeout = now - known[name], self._grace.timeout
         if silent <= timeout:
             has_sent = name in self._tracker.agent_heartbeats or name in self._tracker.receiver_heartbeats
-            words = (
+            message = (
                 f"{name} sent a heartbeat {silent:.0f} s ago: stop it first (SIGTERM)"
                 if has_sent
                 else f"{name} may still send a heartbeat: the driver has led for {silent:.0f} s; try again after {timeout:g} s"
             )
-            raise RefusedError(words, "conflict")
+            raise RefusedError(message, "conflict")
         self._forgotten[name] = now
 
-    def _is_forgotten(self, name: str, heard_at: float) -> bool:
-        if heard_at > self._forgotten.get(name, heard_at):
+    def _is_forgotten(self, name: str, heartbeat_at: float) -> bool:
+        if heartbeat_at > self._forgotten.get(name, heartbeat_at):
             del self._forgotten[name]
         return name in self._forgotten
 
@@ -193,9 +193,9 @@ class Health:
             tp = partition.tp
             if not self._is_followed(tp.topic):
                 continue
-            heard_at = self._heard_at(partition)
-            live_at = self._live_at[tp] = max(self._live_at.get(tp, heard_at or now), heard_at)
-            if partition.fault is None and (not heard_at or now - heard_at > self._grace.timeout):
+            heartbeat_at = self._heartbeat_at(partition)
+            live_at = self._live_at[tp] = max(self._live_at.get(tp, heartbeat_at or now), heartbeat_at)
+            if partition.fault is None and (not heartbeat_at or now - heartbeat_at > self._grace.timeout):
                 missing.append((tp, now - max(live_at, self._since)))
         if not missing:
             return
@@ -204,8 +204,10 @@ class Health:
             if these:
                 seconds = max(seconds for _, seconds in these)
                 names = _names(str(tp) for tp, _ in these)
-                words = f"no live receiver: {len(these)} of {len(self._tracker.state.partitions)} partitions ({names})"
-                findings.add("partitions-without-receiver", words, self._start_command, seconds, self._grace.start)
+                message = (
+                    f"no live receiver: {len(these)} of {len(self._tracker.state.partitions)} partitions ({names})"
+                )
+                findings.add("partitions-without-receiver", message, self._start_command, seconds, self._grace.start)
 
     def _is_followed(self, topic: str) -> bool:
         """Return whether receivers still take the topic in. They do not if it was removed from ``kafka.topics``, or if a
@@ -213,7 +215,7 @@ class Health:
         topics = self._topics if self._topics is not None else self._tracker.subscription
         return topics is None or topic in topics
 
-    def _heard_at(self, partition: Partition) -> float:
+    def _heartbeat_at(self, partition: Partition) -> float:
         latest = self._tracker.receiver_heartbeats.get(partition.owner) if partition.owner else None
         return latest.at if latest is not None else 0.0
 
@@ -234,10 +236,10 @@ class Health:
             latest = tracker.receiver_heartbeats.get(name)
             if latest is None and name not in owners:
                 continue  # it drained before this driver began, or others have its partitions: it is not expected
-            heard_at = latest.at if latest is not None else self._since
-            silent = now - heard_at
+            heartbeat_at = latest.at if latest is not None else self._since
+            silent = now - heartbeat_at
             drained = latest is not None and latest.heartbeat.state == "draining"
-            if silent > timeout and not drained and not self._is_forgotten(name, heard_at):
+            if silent > timeout and not drained and not self._is_forgotten(name, heartbeat_at):
                 findings.add(
                     "receiver-gone",
                     f"receiver {name} on host {receiver.host} has sent no heartbeat for {silent:.0f} s",
@@ -262,9 +264,9 @@ class Health:
             if receiver.fault:
                 continue  # said as such
             again = receiver.restarts >= RESTARTS_MAX
-            words = f"managed receiver {name} does not run (restarts {receiver.restarts}): {receiver.detail or receiver.state}"
+            message = f"managed receiver {name} does not run (restarts {receiver.restarts}): {receiver.detail or receiver.state}"
             command = "resolve the cause that it reports; the log of its host's agent has details"
-            findings.add("receiver-not-running", words, command, seconds, 0.0 if again else self._grace.start)
+            findings.add("receiver-not-running", message, command, seconds, 0.0 if again else self._grace.start)
 
     def _agents(self, findings: _Findings, now: float) -> None:
         for host, latest in self._tracker.agent_heartbeats.items():

@@ -114,7 +114,7 @@ class BlockIndex:
     """Lookup tables over all blocks of a state.
 
     ``free``: (released_ms, path) of the segments that nothing needs, oldest first. ``bytes``, ``blocks``: totals over all
-    segments that the journal names. ``spare``: host → ids of local copies that nothing needs and that no open clean-up names.
+    segments that the journal names. ``superfluous``: host → ids of local copies that nothing needs and no clean-up names.
     ``waiting_records``: records in waiting blocks; ``records``: batch id → records, of each unfinished batch.
     ``waiting_reached``: where the waiting blocks end; ``reached``: batch id → where its blocks end, of each batch beyond the
     completed prefix. ``lowest``: ``topic/partition`` → place of the slowest cursor that reads the partition. ``incarnations``:
@@ -125,7 +125,7 @@ class BlockIndex:
     free: SortedList[tuple[int, str]] = field(default_factory=SortedList)
     bytes: int = 0
     blocks: int = 0
-    spare: dict[str, dict[str, None]] = field(default_factory=dict)
+    superfluous: dict[str, dict[str, None]] = field(default_factory=dict)
     waiting_records: int = 0
     records: dict[int, int] = field(default_factory=dict)
     waiting_reached: Reached = field(default_factory=dict)
@@ -308,16 +308,16 @@ class BlockIndex:
             for host in block.other_hosts:
                 copies[host].append(meta.id)
         for host, ids in copies.items():
-            self.spare.setdefault(host, {}).update(dict.fromkeys(ids))
+            self.superfluous.setdefault(host, {}).update(dict.fromkeys(ids))
 
     def clean(self, blocks: Iterable[Block], at: str = "") -> None:
         """Remove the local copies of ``blocks``, at one host or at all (``at`` empty), from the superfluous ones: an open
         clean-up names them, or something needs them again."""
         for block in blocks:
             for host in (at,) if at else (block.meta.host, *block.other_hosts):
-                spare = self.spare.get(host)
-                if spare is not None and spare.pop(block.id, True) is None and not spare:
-                    del self.spare[host]
+                superfluous = self.superfluous.get(host)
+                if superfluous is not None and superfluous.pop(block.id, True) is None and not superfluous:
+                    del self.superfluous[host]
 
     def oldest(self) -> Iterator[ReleasedSegment]:
         """Return the segments that nothing needs, in the order in which their batches were completed."""

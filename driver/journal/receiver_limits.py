@@ -57,9 +57,9 @@ class Presence:
             self._since = now
         self._last = now
 
-    def silence(self, heard_at: float | None, now: float) -> float:
-        """Return the seconds without a heartbeat. ``heard_at``: the time of the last one; None: never."""
-        return now - (self._since if heard_at is None else max(self._since, heard_at))
+    def silence(self, heartbeat_at: float | None, now: float) -> float:
+        """Return the seconds without a heartbeat. ``heartbeat_at``: the time of the last one; None: never."""
+        return now - (self._since if heartbeat_at is None else max(self._since, heartbeat_at))
 
 
 def claiming(state: State) -> set[str]:

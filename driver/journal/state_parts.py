@@ -276,11 +276,11 @@ class Rebuild(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     batch_count: int = 0
 
 
-class Cursor(msgspec.Struct):
+class Cursor(msgspec.Struct, rename={"heartbeat_ms": "heard_ms"}):
     """How far a query has finished.
 
     ``vector``: ``topic/partition`` → place; the WAL keeps everything after it. ``user``: the query that reads by the cursor under
-    ``epoch``, or did last; it proves its identity by a key with ``key_digest``. ``heard_ms``: the last journalled heartbeat.
+    ``epoch``, or did last; it proves its identity by a key with ``key_digest``. ``heartbeat_ms``: the last journalled heartbeat.
     """
 
     name: str
@@ -288,7 +288,7 @@ class Cursor(msgspec.Struct):
     user: str
     vector: dict[str, Place]
     opened_ms: int
-    heard_ms: int
+    heartbeat_ms: int
     key_digest: str = ""
 
 

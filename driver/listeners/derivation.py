@@ -164,8 +164,8 @@ def ended(before: Mapping[str, SeenReceiver], now: Mapping[str, SeenReceiver], n
         if last.state == "draining":
             found.append(ReceiverStopped(time_ms=now_ms, **_named(receiver)))
         else:
-            words = f"no heartbeats; last state {last.state}" + (f": {last.detail}" if last.detail else "")
-            found.append(ReceiverFailed(time_ms=now_ms, **_named(receiver), detail=words))
+            detail = f"no heartbeats; last state {last.state}" + (f": {last.detail}" if last.detail else "")
+            found.append(ReceiverFailed(time_ms=now_ms, **_named(receiver), detail=detail))
     return found
 
 

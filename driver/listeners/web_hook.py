@@ -90,10 +90,10 @@ class WebHook:
         if not 200 <= response.status < 300:
             raise self._failed(f"HTTP {response.status}")
 
-    def _failed(self, words: str) -> UnreachableError:
+    def _failed(self, reason: str) -> UnreachableError:
         self.failures += 1
-        self.last_error = words
-        return UnreachableError(words)
+        self.last_error = reason
+        return UnreachableError(reason)
 
     def close(self) -> None:
         """End the wait between two attempts."""

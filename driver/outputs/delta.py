@@ -135,7 +135,7 @@ class DeltaOutput:
         last = table.transaction_version(application)
         if last is None or last < version:
             return ""
-        return f"{run.words} is written already" + ("" if last == version else f", and so is {last}")
+        return f"{run.label} is written already" + ("" if last == version else f", and so is {last}")
 
     def _commit(
         self,
@@ -238,7 +238,7 @@ class _Feed:
     def __init__(self, name: str, write: Callable[[Iterator[pa.RecordBatch]], None]) -> None:
         self._name = name
         self._write = write
-        self._queue: queue.Queue[pa.RecordBatch | _GivenUpError | None] = queue.Queue(_PIECES_WAITING)
+        self._queue: queue.Queue[pa.RecordBatch | _AbandonedError | None] = queue.Queue(_PIECES_WAITING)
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"output-{name}", daemon=True)
 
@@ -254,7 +254,7 @@ class _Feed:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._offer(None if error is None else _GivenUpError())
+        self._offer(None if error is None else _AbandonedError())
         self._thread.join()
         if error is None and self._failure is not None:
             raise self._failed()
@@ -266,7 +266,7 @@ class _Feed:
         error.__cause__ = self._failure
         return error
 
-    def _offer(self, item: pa.RecordBatch | _GivenUpError | None) -> bool:
+    def _offer(self, item: pa.RecordBatch | _AbandonedError | None) -> bool:
         while self._thread.is_alive():
             try:
                 self._queue.put(item, timeout=_LOOK_SECONDS)
@@ -283,12 +283,12 @@ class _Feed:
 
     def _rows(self) -> Iterator[pa.RecordBatch]:
         while (item := self._queue.get()) is not None:
-            if isinstance(item, _GivenUpError):
+            if isinstance(item, _AbandonedError):
                 raise item
             yield item
 
 
-class _GivenUpError(Exception):
+class _AbandonedError(Exception):
     """Raised into delta-rs when reading the rows fails, so that it does not commit the rows written so far."""
 
 

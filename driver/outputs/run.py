@@ -38,7 +38,7 @@ class OutputRun(msgspec.Struct, frozen=True, kw_only=True, rename=WIRE_NAMES):
         return (self.timeline, self.replay) if self.replay else (0, 0)
 
     @property
-    def words(self) -> str:
+    def label(self) -> str:
         replayed = f" in replay {self.replay}" if self.replay else ""
         return f"batch {self.batch_id} (number {self.number}){replayed}"
 
@@ -113,6 +113,6 @@ def reason_to_skip(run: OutputRun, last: OutputRun | None) -> str:
     if written_id < run.batch_id:
         return ""
     if written_id == run.batch_id:
-        return f"{run.words} is written already"
-    later = last.words if same_line else f"batch {written_id}"
+        return f"{run.label} is written already"
+    later = last.label if same_line else f"batch {written_id}"
     return f"{later} is written already, and batches are written in order"

@@ -130,7 +130,7 @@ class Leadership:
             return led
 
     def _show_leader(self, lease: Lease | None) -> None:
-        detail = f"{lease.words} leads" if lease is not None else "looking for the leading driver"
+        detail = f"{lease.text} leads" if lease is not None else "looking for the leading driver"
         if detail != self._activity.detail:
             log.info("standby: %s", detail)
         self.leader, self._activity.detail = lease.url if lease is not None else "", detail
@@ -189,8 +189,8 @@ def refuse_other_keeping(state: State, has_wal: bool) -> None:
     other = next((block.id for block in state.blocks.values() if block.in_wal != has_wal), None)
     if other is None:
         return
-    words = "are on hosts alone, since they were taken in without a WAL" if has_wal else "are in the WAL"
+    places = "are on hosts alone, since they were taken in without a WAL" if has_wal else "are in the WAL"
     raise UsageError(
-        f"wal.url: the journal of stream {state.stream!r} names blocks that {words} (for example {other}). Set wal.url as it "
+        f"wal.url: the journal of stream {state.stream!r} names blocks that {places} (for example {other}). Set wal.url as it "
         "was, or begin a stream of another name"
     )

@@ -154,7 +154,7 @@ class Shutdown:
         if not cut_off:
             return
         why = drain.hopeless or "its time limit is reached"
-        log.warning("the drain ends incomplete: %s; not completed: %s", why, drain.left.words)
+        log.warning("the drain ends incomplete: %s; not completed: %s", why, drain.left.text)
         self._given.engine.cancel()
         if not self._activity.jobs_ended.wait(GRACE_SECONDS):
             self.overdue(str(self.summary()))

@@ -379,10 +379,10 @@ class SparkEngine(SparkJobs):
 
     def _batch(self, work: BatchWork, counts: Any) -> Batch:
         urls = self._agent_urls()
-        words = strangers(hosts_of(self._checked), urls)
-        if words and words != self._strangers:
-            log.warning("%s", words)
-        self._strangers = words
+        warning = strangers(hosts_of(self._checked), urls)
+        if warning and warning != self._strangers:
+            log.warning("%s", warning)
+        self._strangers = warning
         plan_of = partial(read_plan, self._settings, agent_urls=urls)
         letters_of = partial(dead_letter_plan, self._settings)
         return Batch(

@@ -152,15 +152,15 @@ def check(context: SparkContext, hosts: Sequence[str], modules: Sequence[str] = 
     try:
         found = partitions_on(context, rows).mapPartitions(_look((*_FIRST, *modules))).collect()
     except Exception as error:
-        words = misfit(str(error))
-        if words is None:
+        reason = misfit(str(error))
+        if reason is None:
             raise
-        raise UsageError(words) from None
+        raise UsageError(reason) from None
     release = version("forebay")
     for one in found:
-        words = refused(ExecutorPython(*one), release)
-        if words is not None:
-            raise UsageError(words)
+        reason = refused(ExecutorPython(*one), release)
+        if reason is not None:
+            raise UsageError(reason)
 
 
 def _look(modules: Sequence[str]) -> Any:

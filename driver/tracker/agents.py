@@ -150,7 +150,7 @@ def _check(beat: m.AgentHeartbeatRequest) -> None:
         )
     named = (*beat.labels, *beat.old_blocks, *beat.damaged, *(beat.copies or ()))
     texts = (beat.url, beat.instance_id, beat.state, beat.release, *named)
-    of_receivers = (text for r in beat.receivers for text in (r.receiver_id, r.last_words))
+    of_receivers = (text for r in beat.receivers for text in (r.receiver_id, r.last_line))
     if max(map(len, (*texts, *of_receivers))) > AGENT_TEXT_LENGTH_MAX:
         raise UsageError(
             f"host {beat.host}: a text in an agent's heartbeat has at most {AGENT_TEXT_LENGTH_MAX} characters"

@@ -29,7 +29,7 @@ CURSORS_MAX, PLACES_MAX = 1_000, 100_000
 #: maximum number of characters of a user's name, and of its key
 USER_LENGTH_MAX, KEY_LENGTH_MAX = 200, 200
 #: an idle user's heartbeat is journalled after this fraction (1/8) of ``driver.cursor_timeout``
-HEARD_SHARE = 8
+HEARTBEAT_SHARE = 8
 NO_WAL = "a query reads the intake from its WAL, and this stream has none (wal.url)"
 
 
@@ -86,8 +86,8 @@ class Cursors:
             case m.CloseCursorRequest():
                 return self._close(request, now, now_ms)
             case m.DropCursorRequest():
-                (words,), events = self._end(_dropped(self._state, request, now_ms))
-                return m.OperatorAnswer(message=words), events
+                (message,), events = self._end(_dropped(self._state, request, now_ms))
+                return m.OperatorAnswer(message=message), events
             case ExpireCursors():
                 return self._end(*_expired(self._state, self.heartbeats, self.rules, now, now_ms))
 
@@ -97,7 +97,7 @@ class Cursors:
         opened = _opened(self._state, self.heartbeats, self.rules, request, now, now_ms)
         self.heartbeats.record(request.cursor, now)
         epoch = self._state.cursors[request.cursor].epoch if opened is None else opened.epoch
-        answer = m.OpenCursorAnswer(epoch=epoch, ended=_ended_words(self._state, request.cursor))
+        answer = m.OpenCursorAnswer(epoch=epoch, ended=_ended_cause(self._state, request.cursor))
         return answer, () if opened is None else (opened,)
 
     def _move(self, request: m.MoveCursorRequest, now: float, now_ms: int) -> tuple[object, tuple[ev.Event, ...]]:
@@ -175,7 +175,7 @@ def _moved(state: State, rules: CursorRules, request: m.MoveCursorRequest, now_m
     ahead = {key: place for key, place in places.items() if key in cursor.vector and place > cursor.vector[key]}
     ahead |= {key: place for key, place in places.items() if key not in cursor.vector}
     left = _left(cursor, request.left)
-    overdue = now_ms - cursor.heard_ms > rules.timeout_seconds * 1000 / HEARD_SHARE
+    overdue = now_ms - cursor.heartbeat_ms > rules.timeout_seconds * 1000 / HEARTBEAT_SHARE
     return ev.CursorMoved(cursor.name, ahead, now_ms, left) if ahead or left or overdue else None
 
 
@@ -188,7 +188,7 @@ def _current(state: State, request: m.MoveCursorRequest | m.CloseCursorRequest) 
     name = request.cursor
     cursor = state.cursors.get(name)
     if cursor is None:
-        why = _ended_words(state, name)
+        why = _ended_cause(state, name)
         raise RefusedError(
             f"cursor {name} does not exist: {why or 'this driver knows no cursor of that name'}", "not-found"
         )
@@ -209,7 +209,7 @@ def _is_key(cursor: Cursor, key: str) -> bool:
     return hmac.compare_digest(cursor.key_digest, _digest(key))
 
 
-def _ended_words(state: State, name: str) -> str:
+def _ended_cause(state: State, name: str) -> str:
     return next((ended.cause for ended in state.ended_cursors if ended.name == name), "")
 
 
@@ -221,7 +221,7 @@ def _expired(
     gone = []
     for cursor in state.cursors.values():
         if now - heartbeats.at(cursor.name, now) > rules.timeout_seconds:
-            silent_ms = max(now_ms - cursor.heard_ms, 0)
+            silent_ms = max(now_ms - cursor.heartbeat_ms, 0)
             cause = (
                 f"expired: no heartbeat of {cursor.user} for {silent_ms / 3_600_000:.1f} h (driver.cursor_timeout); what it had "
                 "yet to read is no longer held"
@@ -280,7 +280,7 @@ def tracked(state: CursorsHeld, known: Cursors, now: float, now_ms: int) -> tupl
     for cursor in sorted(state.cursors.values(), key=lambda cursor: cursor.name):
         silent = now - heartbeats.at(cursor.name, now)
         if cursor.name not in heartbeats.times:
-            silent = max(silent, (now_ms - cursor.heard_ms) / 1000)
+            silent = max(silent, (now_ms - cursor.heartbeat_ms) / 1000)
         at_work = heartbeats.in_use(cursor.name, now, rules)
         shown.append(
             m.TrackedCursor(

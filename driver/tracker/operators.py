@@ -142,7 +142,7 @@ class Operators:
         partitions = [TopicPartition(start.topic, start.partition) for start in request.starts]
         if reason := self.why_not_reset(partitions):
             raise RefusedError(f"nothing was changed: {reason}", "not-settled")
-        cause = f"{request.words} by {said_by(request.cause)}"
+        cause = f"{request.requested} by {said_by(request.cause)}"
         self._recorder.apply(*(ev.IncarnationBegun(start, now_ms, cause) for start in request.starts))
 
     def end_hold(self, request: EndHold) -> None:

@@ -309,10 +309,10 @@ class NothingToAdopt(Answered[bool]):
 
 @dataclass(frozen=True, slots=True)
 class AdoptionBlocked(Answered[None]):
-    """Show in the status why the WAL can't be searched. ``words``: the reason; "" if the WAL can be searched again."""
+    """Show ``reason`` in the status: why the WAL cannot be searched; "" if it can be searched again."""
 
     tp: TopicPartition
-    words: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,10 +327,10 @@ class HoldForReset(Answered[str]):
 
 @dataclass(frozen=True, slots=True)
 class Reset(Answered[None]):
-    """Begin new incarnations of held partitions, as an operator requests. ``words``: what was requested."""
+    """Begin new incarnations of held partitions, as an operator requests. ``requested``: the request, as the log names it."""
 
     starts: tuple[ev.IncarnationStart, ...]
-    words: str
+    requested: str
     cause: str
 
 
@@ -417,5 +417,5 @@ Request = (
 def said_by(cause: str) -> str:
     """Return ``cause`` (who decided, and why) for the journal: only its printable characters, at most ``CAUSE_LENGTH_MAX`` of
     them."""
-    words = "".join(sign if sign.isprintable() else " " for sign in cause[:CAUSE_LENGTH_MAX]).strip()
-    return words or "a person"
+    printable = "".join(sign if sign.isprintable() else " " for sign in cause[:CAUSE_LENGTH_MAX]).strip()
+    return printable or "a person"

@@ -208,7 +208,7 @@ class Tracker:
             case NothingToAdopt():
                 return self.adoption.nothing_found(request, now_ms)
             case AdoptionBlocked():
-                self.faults.block(request.tp, request.words)
+                self.faults.block(request.tp, request.reason)
             # operators
             case m.AcceptGapRequest():
                 return self.operators.accept_gap(request, now_ms)

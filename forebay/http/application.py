@@ -32,8 +32,8 @@ _ROLES = "roles"
 
 #: what each route answers instead of its own answer, for the OpenAPI document
 _REFUSALS = {
-    status: ResponseSpec(messages.Refusal, generate_examples=False, description=words)
-    for status, words in {
+    status: ResponseSpec(messages.Refusal, generate_examples=False, description=description)
+    for status, description in {
         400: "The request is wrong",
         401: "The token is missing or unknown",
         403: "The token is of another role",
@@ -118,13 +118,13 @@ def _guarding(guard: Guard) -> Callable[[ASGIConnection[Any, Any, Any, Any], Bas
 def _refuse(_: Request[Any, Any, Any], error: Exception) -> Response[messages.Refusal]:
     if isinstance(error, HTTPException):
         code = "not-found" if error.status_code == 404 else "bad-request"
-        return Response(messages.Refusal(code=code, message=_words(error)), status_code=error.status_code)
+        return Response(messages.Refusal(code=code, message=_message(error)), status_code=error.status_code)
     refusal, status = refusal_of(error)
     headers = {"www-authenticate": _CHALLENGE} if status == 401 else {}
     return Response(refusal, status_code=status, headers=headers)
 
 
-def _words(error: HTTPException) -> str:
+def _message(error: HTTPException) -> str:
     """Return the detail, and each wrong field with its reason."""
     extra = error.extra if isinstance(error.extra, list) else []
     wrong = [f"{e.get('key', 'body')}: {e.get('message')}" for e in extra if isinstance(e, dict)]

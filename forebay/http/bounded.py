@@ -27,8 +27,8 @@ PIPELINED_MAX = 8
 class _TooMuchError(Exception):
     """A request exceeds a limit, and is not read any further. ``status``: of the refusal."""
 
-    def __init__(self, status: int, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
         self.status = status
 
 
@@ -146,9 +146,9 @@ class BoundedProtocol(Protocol):
                 return self._authenticated
         return True
 
-    def _refuse(self, status: int, words: str) -> None:
+    def _refuse(self, status: int, message: str) -> None:
         """End the parsing. The parser reports it, and ``send_400_response`` sends the answer."""
-        self._too_much = _TooMuchError(status, words)
+        self._too_much = _TooMuchError(status, message)
         raise self._too_much
 
     def _expect(self, seconds: float) -> None:
@@ -162,5 +162,5 @@ class BoundedProtocol(Protocol):
 
 
 async def _turn_away(scope: Any, receive: Any, send: Any) -> None:
-    words = "the maximum of authenticated connections is open (security.connections_max, agent.connections_max)"
-    await send_refusal(send, 503, messages.Refusal(code="not-ready", message=words))
+    message = "the maximum of authenticated connections is open (security.connections_max, agent.connections_max)"
+    await send_refusal(send, 503, messages.Refusal(code="not-ready", message=message))

@@ -72,8 +72,8 @@ class Client:
         try:
             return msgspec.json.decode(data, type=answer)
         except UNDECODABLE as error:
-            words = f"the answer to {method} {path} can't be decoded ({error}): another program may listen there"
-            raise UnreachableError(f"{self._url}: {words}") from None
+            message = f"the answer to {method} {path} can't be decoded ({error}): another program may listen there"
+            raise UnreachableError(f"{self._url}: {message}") from None
 
     @contextmanager
     def stream(self, path: str, idle_seconds: float) -> Iterator[Iterator[bytes]]:

@@ -90,7 +90,7 @@ class DriverClient:
             client.close()
 
     def _ask(self, ask: Callable[[Client], Answer], repeatable: bool = False) -> Answer:
-        words: list[str] = []
+        reasons: list[str] = []
         silent = 0  # number of URLs where no process listens
         refused: AccessError | None = None
         for _ in self._clients:
@@ -107,11 +107,11 @@ class DriverClient:
                     ) from None
                 if len(self._clients) == 1 or not (repeatable or isinstance(error, NotTakenError)):
                     raise
-                words.append(str(error))
+                reasons.append(str(error))
                 refused = error if isinstance(error, AccessError) else refused
         if refused is not None:
-            raise AccessError("no leading driver answered: " + "; ".join(words), refused.code)
-        raise UnreachableError("no leading driver answered: " + "; ".join(words))
+            raise AccessError("no leading driver answered: " + "; ".join(reasons), refused.code)
+        raise UnreachableError("no leading driver answered: " + "; ".join(reasons))
 
     def _pass_on(self, tried: int) -> None:
         with self._lock:

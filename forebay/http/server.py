@@ -129,12 +129,12 @@ class Server:
         """Raises PortInUse, a UsageError, for a port that is in use; SettingsError for invalid tokens or certificates."""
         context = self._guard.tls()
         if (context is not None) != (self._scheme == "https"):
-            words = (
+            reason = (
                 "https needs security.cert_file and security.key_file"
                 if context is None
                 else "with certificates, write https://"
             )
-            raise SettingsError(f"{self._wanted}: {words}")
+            raise SettingsError(f"{self._wanted}: {reason}")
         self._senders = Senders(self._idle_seconds)
         family = socket.AF_INET6 if ":" in self._config.host else socket.AF_INET
         bound = self._socket = socket.socket(family)

@@ -7,7 +7,7 @@ from forebay.messages.message import Message
 from forebay.model.bounds import Amount, Number, Size, Text
 
 
-class ReceiverProcess(Message, frozen=True, kw_only=True):
+class ReceiverProcess(Message, frozen=True, kw_only=True, rename={"last_line": "last_words"}):
     """A managed receiver at its agent. ``driver_epoch`` and ``version`` are those of the command that started it."""
 
     receiver_id: Text
@@ -17,7 +17,7 @@ class ReceiverProcess(Message, frozen=True, kw_only=True):
     pid: Number = 0  # 0: it does not run
     #: negative: the signal that ended it; None: it runs, or could not be started
     exit_code: int | None = None
-    last_words: Text = ""  # last line that it wrote before it ended
+    last_line: Text = ""  # last line that it wrote before it ended
 
 
 class AgentHeartbeatRequest(Message, frozen=True, kw_only=True):

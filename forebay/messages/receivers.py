@@ -65,10 +65,10 @@ class Holding(Message, frozen=True, kw_only=True):
     token: Number
 
 
-class ErrorNote(Message, frozen=True, kw_only=True):
+class ErrorNote(Message, frozen=True, kw_only=True, rename={"message": "words"}):
     """A recent error that did not end the process."""
 
-    words: Text
+    message: Text
     count: Number
     seconds_ago: Amount  # since it last occurred
 

@@ -154,8 +154,8 @@ class OutOfSpaceError(StoreError):
 class DeniedError(StoreError):
     """The store denied access. ``reason``: the store's own code, such as ``InvalidAccessKeyId``."""
 
-    def __init__(self, words: str, reason: str) -> None:
-        super().__init__(words)
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
         self.reason = reason
 
     def __reduce__(self) -> tuple[type[DeniedError], tuple[str, str]]:

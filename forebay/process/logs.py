@@ -49,8 +49,8 @@ class ConsoleFormatter(logging.Formatter):
     text can't look like an event of its own."""
 
     def format(self, record: logging.LogRecord) -> str:
-        words = " ".join([record.getMessage(), *(f"{key}={_text(value)}" for key, value in _fields(record).items())])
-        line = f"{utc_text(round(record.created * 1000), 'milliseconds')} {record.levelname} {record.name}: {words}"
+        message = " ".join([record.getMessage(), *(f"{key}={_text(value)}" for key, value in _fields(record).items())])
+        line = f"{utc_text(round(record.created * 1000), 'milliseconds')} {record.levelname} {record.name}: {message}"
         return printable("\n".join(filter(None, [line, _traces(self, record)]))).replace("\n", "\n    ")
 
 

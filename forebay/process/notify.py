@@ -24,19 +24,19 @@ LOOK_SECONDS = 1.0
 #: how much longer the start may take, from each turn of the service's loops on
 START_SECONDS = 60.0
 #: maximum characters of the status line
-WORDS_MAX = 500
+TEXT_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
     """The status of a service.
 
-    ``ready``: it serves requests. ``words``: one line of text. ``stop_seconds``: maximum time until its end, if it is stopping;
+    ``ready``: it serves requests. ``text``: one line of text. ``stop_seconds``: maximum time until its end, if it is stopping;
     else None.
     """
 
     ready: bool
-    words: str
+    text: str
     stop_seconds: float | None = None
 
 
@@ -147,15 +147,15 @@ class Notifier:
                 self._send(lines)
 
     def _send(self, lines: list[str]) -> None:
-        words = ""
+        failure = ""
         try:
             send(self._address, lines)
         except OSError as error:
             self._said = None  # the whole status is sent again in the next turn
-            words = f"cannot send the status to systemd: {error}"
-        if words and words != self._failed:
-            log.warning("%s", words)
-        self._failed = words
+            failure = f"cannot send the status to systemd: {error}"
+        if failure and failure != self._failed:
+            log.warning("%s", failure)
+        self._failed = failure
 
 
 def send(address: str, lines: Sequence[str]) -> None:
@@ -173,8 +173,8 @@ def changes(before: ServiceStatus | None, now: ServiceStatus) -> list[str]:
         lines.append("READY=1")
     if now.stop_seconds is not None and not (before and before.stop_seconds is not None):
         lines += ["STOPPING=1", _extend(now.stop_seconds)]
-    if before is None or before.words != now.words:
-        lines.append("STATUS=" + " ".join(now.words.split())[:WORDS_MAX])
+    if before is None or before.text != now.text:
+        lines.append("STATUS=" + " ".join(now.text.split())[:TEXT_MAX])
     return lines
 
 

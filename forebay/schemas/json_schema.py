@@ -156,8 +156,8 @@ class _Types:
                 own = document.get("$id", "") if isinstance(document, Mapping) else ""
                 self.base = urldefrag(str(own)).url
             except (ValueError, RecursionError) as error:
-                words = f"{name or 'it'} is not JSON, or its $id is no URI: {error}"
-                raise UsageError(f"cannot parse {schema}: {words}") from None
+                reason = f"{name or 'it'} is not JSON, or its $id is no URI: {error}"
+                raise UsageError(f"cannot parse {schema}: {reason}") from None
             self._documents[name] = document
             if own and isinstance(own, str):
                 self._documents.setdefault(self.base, document)

@@ -19,7 +19,7 @@ from forebay.model.errors import UnreachableError, UsageError
 
 #: timeout for one schema with all that it refers to
 _COMPILE_SECONDS = 60.0
-_WORDS_LENGTH_MAX = 1_000
+_MESSAGE_LENGTH_MAX = 1_000
 #: each part begins with a letter, digit or _, so that no name is an option of protoc or a file of this machine
 _NAME = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*/)*[A-Za-z0-9_][A-Za-z0-9_.-]*\.proto")
 #: log lines of protoc's libraries
@@ -79,8 +79,8 @@ def _by_protoc(texts: Sequence[tuple[str, str]], known: bytes) -> bytes:
             said = done.stderr
             for name, file in sources.items():
                 said = said.replace(f"{_path(file)}:", f"{name}:")
-            words = "; ".join(line for line in said.split("\n") if line and not _LOGGED.match(line))
-            raise UsageError(f"protoc refused it: {words[:_WORDS_LENGTH_MAX] or f'exit code {done.returncode}'}")
+            message = "; ".join(line for line in said.split("\n") if line and not _LOGGED.match(line))
+            raise UsageError(f"protoc refused it: {message[:_MESSAGE_LENGTH_MAX] or f'exit code {done.returncode}'}")
         made.seek(0)
         return made.read()
 

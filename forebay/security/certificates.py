@@ -142,11 +142,11 @@ def _own(context: ssl.SSLContext, cert_file: str, key_file: str | None) -> None:
         # OpenSSL would ask for a passphrase at the terminal; keys have none, and the file's mode protects them
         context.load_cert_chain(cert_file, key_file, password=lambda: "")
 
-    def words(error: ssl.SSLError) -> str:
+    def message(error: ssl.SSLError) -> str:
         reason = (error.reason or "no certificate in the file").lower().replace("_", " ")
         return f"{key}: cannot use {cert_file} and {key_file}: {reason}"
 
-    _load(load, words, f"{key}: {cert_file} or {key_file}")
+    _load(load, message, f"{key}: {cert_file} or {key_file}")
 
 
 def _trust(context: ssl.SSLContext, ca_file: str) -> None:
@@ -158,10 +158,10 @@ def _trust(context: ssl.SSLContext, ca_file: str) -> None:
     )
 
 
-def _load(load: Callable[[], None], words: Callable[[ssl.SSLError], str], what: str) -> None:
+def _load(load: Callable[[], None], message: Callable[[ssl.SSLError], str], what: str) -> None:
     try:
         load()
     except ssl.SSLError as error:
-        raise SettingsError(words(error)) from None
+        raise SettingsError(message(error)) from None
     except OSError as error:
         raise SettingsError(f"{what}: cannot be read: {error.strerror}") from None

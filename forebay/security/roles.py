@@ -107,8 +107,8 @@ def authorize(tokens: Tokens | None, authorization: str | None, roles: frozenset
     if not roles:
         return caller or ANONYMOUS
     if caller is None:
-        words = "the token sent is unknown to this service" if authorization else "no token was sent"
-        raise AccessError(f"{words}: name a file with a valid token in security.token_file", "unauthenticated")
+        reason = "the token sent is unknown to this service" if authorization else "no token was sent"
+        raise AccessError(f"{reason}: name a file with a valid token in security.token_file", "unauthenticated")
     if not caller.has(roles):
         raise AccessError(_wrong_role(caller, roles), "forbidden")
     return caller
@@ -128,15 +128,15 @@ def parse_tokens(text: str, source: str) -> Tokens:
     """Parse the lines of ``text``. ``source``: its origin, for errors. Raises SettingsError, which never shows a token."""
     grants: list[Grant] = []
     for number, line in enumerate(text.splitlines(), start=1):
-        words = line.split()
-        if not words or words[0].startswith("#"):
+        parts = line.split()
+        if not parts or parts[0].startswith("#"):
             continue
         where = f"{source}, line {number}"
-        if len(words) > 2:
+        if len(parts) > 2:
             raise SettingsError(f"{where}: write role[:name] token, nothing after it")
-        roles, name = (ANY_ROLE, None) if len(words) == 1 else _who(words[0], where)
-        token = words[-1]
-        if len(words) == 1 and token.partition(":")[0] in ROLES:
+        roles, name = (ANY_ROLE, None) if len(parts) == 1 else _who(parts[0], where)
+        token = parts[-1]
+        if len(parts) == 1 and token.partition(":")[0] in ROLES:
             raise SettingsError(f"{where}: the token is missing: {_MAKE_ONE}")
         if not _TOKEN.fullmatch(token):
             raise SettingsError(f"{where}: a token may only have ASCII letters, digits and signs: {_MAKE_ONE}")

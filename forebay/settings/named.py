@@ -34,8 +34,8 @@ def find(key: str, name: str, kind: str, fits: Callable[[Any], bool] = callable)
     try:
         found: Any = importlib.import_module(module)
     except Exception as error:  # the module's top level may raise anything
-        words = f"{type(error).__name__}: {error}"
-        raise SettingsError(f"{key}: {name!r}: module {module!r} can't be imported: {words}") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise SettingsError(f"{key}: {name!r}: module {module!r} can't be imported: {reason}") from error
     for part in attribute.split("."):
         found = getattr(found, part, None)
     if not fits(found):

@@ -16,7 +16,7 @@ from forebay.sources.receiving import UNKNOWN_END, ReliableSource, RetryLater, U
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 #: an end above every offset, for a source that can't report its own
-END_UNTOLD = 1 << 62
+UNREPORTED_END = 1 << 62
 
 CustomSource = ReliableSource | UnreliableSource
 P = ParamSpec("P")
@@ -203,9 +203,9 @@ def identity(settings: Settings, source: ReliableSource, name: str) -> str:
 
 
 def _offset(settings: Settings, method: str, answer: object) -> int:
-    if type(answer) is not int or not UNKNOWN_END <= answer <= END_UNTOLD:
+    if type(answer) is not int or not UNKNOWN_END <= answer <= UNREPORTED_END:
         raise SourceError(
-            f"{settings.receiver.source}: {method}() returned {answer!r}: it must be a whole number from -1 to {END_UNTOLD}"
+            f"{settings.receiver.source}: {method}() returned {answer!r}: it must be a whole number from -1 to {UNREPORTED_END}"
         )
     return answer
 

@@ -33,8 +33,8 @@ class OffsetGone(Exception):
     ``on_gap`` decides what happens. ``first_offset`` and ``end_offset`` are called for the offsets that remain.
     """
 
-    def __init__(self, partition: str, words: str) -> None:
-        super().__init__(f"{partition}: {words}")
+    def __init__(self, partition: str, message: str) -> None:
+        super().__init__(f"{partition}: {message}")
         self.partition = partition
 
 

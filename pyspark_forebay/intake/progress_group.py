@@ -36,12 +36,12 @@ class ProgressGroup:
         """Commit ``offsets``. A failure is logged, the same one only once."""
         try:
             refused = self._admin.publish(self._group, {tp: Committed(at, -1, "") for tp, at in offsets.items()})
-            words = "; ".join(sorted(set(refused.values())))
+            reason = "; ".join(sorted(set(refused.values())))
         except ForebayError as error:
-            words = str(error)
-        if words and words != self._warned:
-            _log.warning("cannot commit the query's progress to group %s: %s", self._group, words)
-        self._warned = words
+            reason = str(error)
+        if reason and reason != self._warned:
+            _log.warning("cannot commit the query's progress to group %s: %s", self._group, reason)
+        self._warned = reason
 
     def close(self) -> None:
         self._admin.close()

@@ -14,7 +14,7 @@ from forebay.model.errors import UnknownTopicError, UsageError
 from forebay.process.worker_process import freeze_modules
 from pyspark_forebay.kafka.questions import Questions
 from pyspark_forebay.kafka.reading import read_spans
-from pyspark_forebay.offsets import in_words
+from pyspark_forebay.offsets import comma_separated
 from pyspark_forebay.options.source import ColumnDecoder, read_options
 
 _log = logging.getLogger("forebay.source")
@@ -44,7 +44,7 @@ class BatchReader(DataSourceReader):
             questions.close()
         deleted = set(latest.at) - (begin.keys() & end.keys())
         if deleted:
-            raise UnknownTopicError(f"{in_words(deleted)} disappeared while the query was planned; run it again")
+            raise UnknownTopicError(f"{comma_separated(deleted)} disappeared while the query was planned; run it again")
         for tp in sorted(end):
             if begin[tp] > end[tp]:
                 raise UsageError(f"starting offset {begin[tp]} of {tp} is beyond its ending offset {end[tp]}")

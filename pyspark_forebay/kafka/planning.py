@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from forebay.kafka.client.log_cuts import LogPoint
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.values import TopicPartition
-from pyspark_forebay.offsets import Offsets, Positions, in_words
+from pyspark_forebay.offsets import Offsets, Positions, comma_separated
 
 NO_CUTS: Positions = {}
 
@@ -78,7 +78,7 @@ def plan_kafka_batch(
         held = {tp for tp in start.at if tp.topic == topic}
         losses.append(
             f"Topic {topic} was deleted and created again: it had the id {start.topic_ids[topic]} and has "
-            f"{end.topic_ids[topic]}. Unread records of {in_words(held)} are lost"
+            f"{end.topic_ids[topic]}. Unread records of {comma_separated(held)} are lost"
         )
     replaced = recreated(end.topic_ids, now_ids)
     losses += [
@@ -89,7 +89,7 @@ def plan_kafka_batch(
     new = {tp for tp in end.at if tp not in known and tp.topic not in replaced}
     unknown = new - set(beginnings)
     if unknown:
-        losses.append(f"Cannot find earliest offsets of {in_words(unknown)}. Some data may have been missed")
+        losses.append(f"Cannot find earliest offsets of {comma_separated(unknown)}. Some data may have been missed")
     losses += [
         f"Added partition {tp} starts from {beginnings[tp]} instead of 0. Some data may have been missed"
         for tp in sorted(new - unknown)
@@ -97,7 +97,7 @@ def plan_kafka_batch(
     ]
     gone = {tp for tp in start.at if tp not in end.at and tp.topic not in again}
     if gone:
-        losses.append(f"{in_words(gone)} are gone. Some data may have been missed")
+        losses.append(f"{comma_separated(gone)} are gone. Some data may have been missed")
     spans: list[OffsetRange] = []
     for tp, until in sorted(end.at.items()):
         begin = known.get(tp, beginnings.get(tp))

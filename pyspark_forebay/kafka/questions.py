@@ -16,7 +16,7 @@ from forebay.kafka.options.librdkafka import check_options
 from forebay.model.errors import UnknownTopicError, UnreachableError
 from forebay.model.values import TopicPartition
 from pyspark_forebay.kafka.planning import lower_ends
-from pyspark_forebay.offsets import EARLIEST, LATEST, Offsets, Positions, in_words
+from pyspark_forebay.offsets import EARLIEST, LATEST, Offsets, Positions, comma_separated
 from pyspark_forebay.options.limits import Limit, check_all_named, no_record_since
 from pyspark_forebay.options.source import SourceOptions
 
@@ -65,7 +65,7 @@ class Questions:
             lower = lower_ends(known, found) if known is not None else set()
             if not lower:
                 break
-            _log.warning("ends of %s are below what was read: retrying", in_words(lower))
+            _log.warning("ends of %s are below what was read: retrying", comma_separated(lower))
             self._pause.wait(self._options.offset_retry_seconds)
             found = self._again(self._latest)
         return found
@@ -161,7 +161,9 @@ class Questions:
             return there
         absent = wanted.partitions - there
         if absent - self._absent:
-            _log.warning("option assign names %s, which Kafka does not have; these are not read", in_words(absent))
+            _log.warning(
+                "option assign names %s, which Kafka does not have; these are not read", comma_separated(absent)
+            )
         self._absent = absent
         return there & wanted.partitions
 

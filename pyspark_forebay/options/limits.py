@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition
-from pyspark_forebay.offsets import EARLIEST, LATEST, in_words, parse_numbers, parse_offsets
+from pyspark_forebay.offsets import EARLIEST, LATEST, comma_separated, parse_numbers, parse_offsets
 from pyspark_forebay.options.values import whole_number
 
 _STRATEGY = "startingOffsetsByTimestampStrategy"
@@ -82,10 +82,10 @@ def check_all_named(wanted: set[TopicPartition], given: set[TopicPartition], nam
     """
     if wanted != given:
         missing, surplus = wanted - given, given - wanted
-        words = [f"missing: {in_words(missing)}"] if missing else []
-        words += [f"not read by this query: {in_words(surplus)}"] if surplus else []
+        parts = [f"missing: {comma_separated(missing)}"] if missing else []
+        parts += [f"not read by this query: {comma_separated(surplus)}"] if surplus else []
         raise UsageError(
-            f"option {name} must name every partition that is read (-1 means latest, -2 earliest); {'; '.join(words)}"
+            f"option {name} must name every partition that is read (-1 means latest, -2 earliest); {'; '.join(parts)}"
         )
 
 

@@ -22,7 +22,7 @@ from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock
 from forebay.settings.schema import Settings
 from forebay.sources.custom import (
-    END_UNTOLD,
+    UNREPORTED_END,
     CustomSource,
     called,
     dealt,
@@ -336,7 +336,7 @@ class ReliableAdapter(_CustomSource):
     def watermarks(self, tp: TopicPartition, timeout_seconds: float) -> tuple[int, int]:
         low = first_offset(self._settings, self._own, tp.topic)
         high = end_offset(self._settings, self._own, tp.topic)
-        return max(0, low), END_UNTOLD if high == UNKNOWN_END else high
+        return max(0, low), UNREPORTED_END if high == UNKNOWN_END else high
 
     def high_watermark(self, tp: TopicPartition) -> int:
         try:
@@ -418,7 +418,7 @@ class UnreliableAdapter(_CustomSource):
         self._own.stop()
 
     def watermarks(self, tp: TopicPartition, timeout_seconds: float) -> tuple[int, int]:
-        return 0, END_UNTOLD
+        return 0, UNREPORTED_END
 
     def high_watermark(self, tp: TopicPartition) -> int:
         return UNKNOWN_END

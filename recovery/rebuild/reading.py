@@ -45,7 +45,7 @@ def newest_copy(wal: Storage, stream: str) -> tuple[State, str, list[str]]:
 
     Raises RefusedError if there is none, StoreError.
     """
-    words: list[str] = []
+    reasons: list[str] = []
     for path in snapshot_copies(wal, stream):
         try:
             corrections: list[str] = []
@@ -53,12 +53,12 @@ def newest_copy(wal: Storage, stream: str) -> tuple[State, str, list[str]]:
         except FileNotFoundError:
             continue  # superseded since the listing
         except (CorruptionError, NewerVersionError) as error:
-            words.append(f"snapshot copy {path} can't be used, an older one is used: {error}")
+            reasons.append(f"snapshot copy {path} can't be used, an older one is used: {error}")
             continue
         if state is not None:
-            return state, path, [*words, *corrections, *(bounds.begin_again(state) if corrections else ())]
-        words.append(f"snapshot copy {path} was not finished; an older one is used")
-    detail = f": {'; '.join(words)}" if words else ""
+            return state, path, [*reasons, *corrections, *(bounds.begin_again(state) if corrections else ())]
+        reasons.append(f"snapshot copy {path} was not finished; an older one is used")
+    detail = f": {'; '.join(reasons)}" if reasons else ""
     raise RefusedError(
         f"{wal.url} holds no snapshot copy of stream {stream!r} from which a journal could be rebuilt{detail}. Restore the "
         "journal or the WAL's folder from a backup",

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from deploy.commands.inspection.process_tables import request_rates
-from deploy.commands.inspection.status import tiers_in_words
+from deploy.commands.inspection.status import tiers_text
 from deploy.commands.offsets import group as offsets
 from deploy.console.invocation import person
 from deploy.main import main
@@ -56,9 +56,9 @@ def test_status_shows_what_remote_stores_cost() -> None:
 def test_status_shows_the_share_of_local_reads() -> None:
     """Of ranges that were read: a tier that failed is no read."""
     counts = {"local": 92, "wal": 7, "agent": 1, "agent: unreachable": 7}
-    assert tiers_in_words(counts) == "local 92, wal 7, agent 1, agent: unreachable 7 (92 % local)"
-    assert tiers_in_words({}) == "none yet"
-    assert tiers_in_words({"wal: damaged": 1}) == "wal: damaged 1"
+    assert tiers_text(counts) == "local 92, wal 7, agent 1, agent: unreachable 7 (92 % local)"
+    assert tiers_text({}) == "none yet"
+    assert tiers_text({"wal: damaged": 1}) == "wal: damaged 1"
 
 
 def test_status_as_json_is_the_drivers_answer(

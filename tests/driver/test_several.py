@@ -174,7 +174,7 @@ def test_whatever_ends_a_driver_the_stream_starts_again_or_counts_as_ended(
     fenced.thread.start()
     assert ended.acquire(timeout=30)
     assert isinstance(fenced.failure, FencedError)
-    assert status_of([run, fenced]).ready and "ended: another driver leads" in status_of([run, fenced]).words
+    assert status_of([run, fenced]).ready and "ended: another driver leads" in status_of([run, fenced]).text
 
 
 def test_a_process_beside_the_one_that_leads_a_joint_job_ends(

@@ -20,7 +20,7 @@ from py4j.protocol import Py4JError
 from pyspark import InheritableThread
 
 from driver.batches.job.batch import Batch
-from driver.batches.job.description import offsets_in_words
+from driver.batches.job.description import offsets_text
 from driver.batches.job.errors import describe
 from driver.batches.job.work import BatchWork
 from driver.batches.local_engine import read_plan
@@ -395,7 +395,7 @@ def test_sparks_pages_name_stream_batch_and_offsets_of_its_jobs(engine: SparkEng
     shown = java.statusStore().job(job_id)
     assert shown.description().get() == (
         f"flights: batch 7 (id {work.batch_id}), output delays, attempt 2, {work.records} records: "
-        f"{offsets_in_words(work.ranges)}"
+        f"{offsets_text(work.ranges)}"
     )
     assert shown.jobGroup().get() == groups[0]
     assert context.getLocalProperty("spark.job.description") is None

@@ -428,4 +428,4 @@ def test_receiver_has_the_host_of_its_agent(
     driver.say(5, receiver_order("start", 1))
     says = (sys.executable, "-I", "-S", "-c", "import os; print('host', os.environ['FOREBAY__RECEIVER__HOST'])")
     with Agent(settings, says):
-        driver.await_heartbeat(lambda beat: bool(beat.receivers) and beat.receivers[0].last_words == "host h1")
+        driver.await_heartbeat(lambda beat: bool(beat.receivers) and beat.receivers[0].last_line == "host h1")

@@ -136,10 +136,10 @@ def test_exit_of_a_receiver_is_reported_with_its_last_line(
 ) -> None:
     receivers = made("fails")
     receivers.obey(order("start"))
-    wait(receivers, lambda all_said: all_said[0].last_words == "s-r0 can't go on")
+    wait(receivers, lambda all_said: all_said[0].last_line == "s-r0 can't go on")
     assert ended(receivers).exit_code == 3
     assert "s-r0 | first line" in capfd.readouterr().err
-    assert len(receivers.processes()[0].last_words) <= LAST_LINE_CHARACTERS_MAX
+    assert len(receivers.processes()[0].last_line) <= LAST_LINE_CHARACTERS_MAX
 
 
 def test_failed_start_is_reported(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_failed_start_is_reported(clock: ManualClock, monkeypatch: pytest.Monkey
     receivers.obey(order("start"))
     (said,) = receivers.processes()
     assert (said.running, said.exit_code) == (False, None)
-    assert "could not be started" in said.last_words
+    assert "could not be started" in said.last_line
 
 
 def test_no_more_receivers_run_than_the_capacity(made: Callable[..., Receivers]) -> None:

@@ -165,7 +165,7 @@ def test_validate_driver_and_receiver_name_broker_and_reason_once(
         assert_names(found["kafka"].cause, mistake)
         assert_names(found["receiver-waiting"].cause, mistake)
         (shown,) = client.get("/v1/status", m.StatusAnswer).receivers
-        assert_names(" ".join(note.words for note in shown.errors), mistake)
+        assert_names(" ".join(note.message for note in shown.errors), mistake)
         running.service.drain()
         assert running.ended() == 0
     logged = [record.getMessage() for record in caplog.records]

@@ -483,7 +483,7 @@ def test_watchdog_depends_on_polling_thread_alone(tmp_path: Path, tracker: FakeT
     assert within == [0]
     assert len(set(rounds)) == 1
     service_status = service.service_status()
-    assert service_status.words.startswith("draining") and service_status.stop_seconds == 60.0 + CLOSE_SECONDS
+    assert service_status.text.startswith("draining") and service_status.stop_seconds == 60.0 + CLOSE_SECONDS
 
 
 def test_receiver_by_pattern_reports_driver_that_names_no_topics(

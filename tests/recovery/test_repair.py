@@ -49,11 +49,11 @@ def test_repair_restores_a_frames_bytes_from_the_local_copy(logged: Logged, part
     logged.flip(block.handle.path, block.handle.offset + at)
     damaged = logged.wal.read(block.handle.path)
     looked = repair(logged, yes=False)
-    assert looked.mended[0].blocks == (block.id,) and logged.wal.read(block.handle.path) == damaged
+    assert looked.repaired[0].blocks == (block.id,) and logged.wal.read(block.handle.path) == damaged
     done = repair(logged)
     assert logged.segments() == before
-    assert logged.wal.read(done.mended[0].aside) == damaged
-    assert not repair(logged).mended
+    assert logged.wal.read(done.repaired[0].aside) == damaged
+    assert not repair(logged).repaired
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_repair_restores_all_accepted_blocks_of_a_cut_segment(logged: Logged) ->
 def test_a_damaged_segment_header_is_written_again(logged: Logged) -> None:
     block = some_blocks(logged)[0]
     logged.flip(block.handle.path, 70)
-    assert [m.header for m in repair(logged).mended] == [True]
+    assert [m.header for m in repair(logged).repaired] == [True]
     assert verified(logged.wal, STREAM, logged.journal).findings == ()
     served(logged, block)
 
@@ -114,11 +114,11 @@ def test_torn_tail_is_cut_off_only_if_unnamed_and_without_a_writer(tmp_path: Pat
     path = block.handle.path
     torn = logged.wal.read(path)[: orphan.handle.offset + 200]
     logged.overwrite(path, torn)
-    assert not repair(logged).mended  # its writer may be in the middle of it
+    assert not repair(logged).repaired  # its writer may be in the middle of it
     assert logged.wal.read(path) == torn
     logged.receiver("r1")
     logged.keep()
-    assert [m.cut for m in repair(logged).mended] == [200]
+    assert [m.cut for m in repair(logged).repaired] == [200]
     assert logged.wal.read(path) == torn[: orphan.handle.offset]
     served(logged, block)
 
@@ -145,14 +145,14 @@ def test_repair_does_not_replace_the_segment_of_a_running_recovery(tmp_path: Pat
     whole = drafts.read(path)
     file = logged.wal.create(path)
     file.append(whole[:-200])
-    assert not repair(logged).mended
+    assert not repair(logged).repaired
     file.append(whole[-200:])
     file.sync()
     assert logged.wal.read(path) == whole
     file.close()
     logged.overwrite(path, whole[:-200])
     logged.keep()  # another one leads
-    assert [m.path for m in repair(logged).mended] == [path]
+    assert [m.path for m in repair(logged).repaired] == [path]
 
 
 def test_a_segment_that_its_receiver_may_still_write_is_not_replaced(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_segment_that_its_receiver_may_still_write_is_not_replaced(tmp_path: P
     logged.keep()
     logged.damage(block)
     report = repair(logged)
-    assert not report.mended and block.id in report.left[0]
+    assert not report.repaired and block.id in report.left[0]
 
 
 def test_block_without_a_copy_is_reported_and_its_segment_stays(logged: Logged) -> None:

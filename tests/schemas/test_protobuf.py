@@ -246,7 +246,7 @@ def test_text_of_file_is_compiled_with_its_imports(line: str) -> None:
         (TEXT, (("/tmp/line.proto", LINE_TEXT),), "'/tmp/line.proto' is not a name"),
         (TEXT, (("a/../line.proto", LINE_TEXT),), "'a/../line.proto' is not a name"),
         (TEXT, (("a.proto=/tmp/line.proto", LINE_TEXT),), "'a.proto=/tmp/line.proto' is not a name"),
-        ('syntax = "proto3"; message M {' + "".join(f" Nobody{n} a{n} = {n};" for n in range(1, 99)) + "}", (), "Nobody1"),
+        ('syntax = "proto3"; message M {' + "".join(f" Absent{n} a{n} = {n};" for n in range(1, 99)) + "}", (), "Absent1"),
     ],
 )  # fmt: skip
 def test_text_that_does_not_compile_is_refused_with_protocs_message(text: str, references: Any, why: str) -> None:

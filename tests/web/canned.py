@@ -169,7 +169,7 @@ def troubled() -> World:
     world.batches.insert(0, failed)
     world.receivers[0] = receiver(
         HOSTILE, state="lost", silent_seconds=41.0, detail=HOSTILE,
-        errors=(m.ErrorNote(words=f"broker 2 refused: {HOSTILE}", count=17, seconds_ago=4.0),),
+        errors=(m.ErrorNote(message=f"broker 2 refused: {HOSTILE}", count=17, seconds_ago=4.0),),
     )  # fmt: skip
     world.partitions[0] = replace_struct(
         world.partitions[0], topic=HOSTILE, state="trouble", lag=None,

@@ -129,13 +129,13 @@ def load_keys(key_file: str | None, environment: Mapping[str, str] | None = None
 def _parse(text: str, source: str) -> dict[str, bytes]:
     keys: dict[str, bytes] = {}
     for number, line in enumerate(text.splitlines(), start=1):
-        words = line.split()
-        if not words or words[0].startswith("#"):
+        parts = line.split()
+        if not parts or parts[0].startswith("#"):
             continue
         where = f"{source}, line {number}"
-        if len(words) != 2:
+        if len(parts) != 2:
             raise SettingsError(f"{where}: write a key's id, a space, and the base64 of its {KEY_BYTES} bytes")
-        key_id, written = words
+        key_id, written = parts
         try:
             check_name("key id", key_id)
         except ValueError:
@@ -157,9 +157,9 @@ def _parse(text: str, source: str) -> dict[str, bytes]:
     return keys
 
 
-def _missing(what: str, key_id: str, words: str) -> MissingKeyError:
+def _missing(what: str, key_id: str, reason: str) -> MissingKeyError:
     return MissingKeyError(
-        f"{what} is encrypted with key {key_id!r}, but {words}: "
+        f"{what} is encrypted with key {key_id!r}, but {reason}: "
         f"put the key's line back into wal.key_file (or {KEYS_VARIABLE}) of every process that reads it"
     )
 

@@ -74,7 +74,7 @@ class RecoveryRow:
     status: RangeStatus | None
     closed: bool | None
     decision: Decision
-    words: str
+    reason: str
 
     def holds(self, evidence: FrameEvidence) -> bool:
         return (
@@ -137,7 +137,7 @@ class RecoveryVerdict:
     offset: int
     until: int
     decision: Decision
-    words: str
+    reason: str
     block_id: str | None = None
     ranges: tuple[BlockRange, ...] = ()
     condition: FrameCondition = FrameCondition.WHOLE
@@ -233,7 +233,7 @@ def _of_block(path: str, condition: FrameCondition, block: Block, view: JournalV
     handle = block.handle
     until = handle.offset + handle.length
     return RecoveryVerdict(
-        path, handle.offset, until, row.decision, row.words, block.id, block.meta.ranges, condition, True
+        path, handle.offset, until, row.decision, row.reason, block.id, block.meta.ranges, condition, True
     )
 
 
@@ -250,4 +250,4 @@ def _of_unnamed(
     statuses = [view.status_of(held) for held in ranges] or [RangeStatus.UNKNOWN]
     rows = [decide(FrameEvidence(condition, False, status, closed)) for status in statuses]
     row = next((row for row in rows if row.decision is not Decision.ORPHAN_DELETE), rows[0])
-    return RecoveryVerdict(path, offset, until, row.decision, row.words, block_id, ranges, condition)
+    return RecoveryVerdict(path, offset, until, row.decision, row.reason, block_id, ranges, condition)

@@ -64,12 +64,12 @@ _QUOTA = re.compile(r"Quota\w*ExceededException$")
 _FULL = re.compile(
     r"DiskOutOfSpaceException|No space left on device|[1-9]\d* datanode\(s\) running and no node\(s\) are excluded"
 )
-_KERBEROS = re.compile(r'^GSSAPIError\(.*?, "(?P<words>.*)"\)$', re.DOTALL)
+_KERBEROS = re.compile(r'^GSSAPIError\(.*?, "(?P<message>.*)"\)$', re.DOTALL)
 #: a KDC that restarts is waited for; what else a login can fail of needs a person
 _NO_KDC = "Cannot contact any KDC"
 #: how the client reports that a NameNode closed the connection, as one with Kerberos does if it gets no login
 _CLOSED = "RPC listener disconnected"
-_REMOTE = re.compile(r'(?:Fatal)?RPCError\("(?P<kind>[\w.$]+)", "(?P<words>.*)', re.DOTALL)
+_REMOTE = re.compile(r'(?:Fatal)?RPCError\("(?P<kind>[\w.$]+)", "(?P<message>.*)', re.DOTALL)
 
 Answer = TypeVar("Answer")
 Value = TypeVar("Value")
@@ -438,17 +438,17 @@ async def _close(client: AsyncClient, writer: AsyncFileWriter, path: str, length
 
 def _store_error(error: Exception) -> StoreError | NotADirectoryError:
     """Return the client's error as an error of the store."""
-    words = str(error)
-    if kerberos := _KERBEROS.match(words):
-        login = f"the Kerberos login failed: {first_line(kerberos['words'])}"
+    message = str(error)
+    if kerberos := _KERBEROS.match(message):
+        login = f"the Kerberos login failed: {first_line(kerberos['message'])}"
         if _NO_KDC in login:
             return TransientError(login)
         return StoreError(f"{login}; run kinit, or check kerberos_principal and kerberos_keytab in [storage.hdfs]")
-    remote = _REMOTE.match(words)
-    text = f"{remote['kind'].rpartition('.')[2]}: {first_line(remote['words'])}" if remote else first_line(words)
+    remote = _REMOTE.match(message)
+    text = f"{remote['kind'].rpartition('.')[2]}: {first_line(remote['message'])}" if remote else first_line(message)
     if "(is not a directory)" in text:
         return NotADirectoryError(errno.ENOTDIR, text)
-    if _FULL.search(words) or (remote and _QUOTA.search(remote["kind"])):
+    if _FULL.search(message) or (remote and _QUOTA.search(remote["kind"])):
         return OutOfSpaceError(text)
     return StoreError(text) if remote and not _TRANSIENT.search(remote["kind"]) else TransientError(text)
 

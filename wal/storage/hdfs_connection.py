@@ -174,6 +174,6 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def first_line(words: str) -> str:
+def first_line(text: str) -> str:
     """Return the first line, without the Java stack trace after it. Line ends may be escaped."""
-    return re.split(r"\n|\\n", words, maxsplit=1)[0].removesuffix('")')[:500]
+    return re.split(r"\n|\\n", text, maxsplit=1)[0].removesuffix('")')[:500]

@@ -45,37 +45,37 @@ class BeyondTheEndError(Exception):
     """The requested range begins at or after the object's end."""
 
 
-def translated(error: Exception, words: str, seconds: float) -> Exception:
+def translated(error: Exception, what: str, seconds: float) -> Exception:
     """Return the client's error as an error that callers of a storage expect. Return errors that are not a store's unchanged."""
     if isinstance(error, StoreError | UsageError):
         return error
     status, code = _answer(error)
     if status == 412 or isinstance(error, FileExistsError):
-        return FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), words)
+        return FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), what)
     if status == 416:
         return BeyondTheEndError()
     names = {code, *(type(link).__name__ for link in _chain(error))}
     reason = str(error) or type(error).__name__
     if status in (401, 403) or names & _DENIED:
         short = code if code and not code.isdigit() else "" if status is None else f"HTTP {status}"
-        return DeniedError(f"{words}: {reason}{f' (HTTP {status}, {short})' if status else ''}", short or reason)
+        return DeniedError(f"{what}: {reason}{f' (HTTP {status}, {short})' if status else ''}", short or reason)
     if names & _HOPELESS:
-        return StoreError(f"{words}: {reason}")
+        return StoreError(f"{what}: {reason}")
     if status == 404 or isinstance(error, FileNotFoundError):
-        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), words)
+        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), what)
     if status == 507 or code in ("QuotaExceeded", "XMinioStorageFull"):
-        return OutOfSpaceError(f"{words}: {reason}")
+        return OutOfSpaceError(f"{what}: {reason}")
     if isinstance(error, asyncio.TimeoutError | TimeoutError):
-        return TransientError(f"{words}: no answer within {seconds:.3g} s")
+        return TransientError(f"{what}: no answer within {seconds:.3g} s")
     if status is not None:
         passing = status >= 500 or status in _TRANSIENT_STATUS
-        text = f"{words}: {reason} (HTTP {status}{f', {code}' if code and not code.isdigit() else ''})"
+        text = f"{what}: {reason} (HTTP {status}{f', {code}' if code and not code.isdigit() else ''})"
         return TransientError(text) if passing else StoreError(text)
     if isinstance(error, PermissionError):
-        return StoreError(f"{words}: {reason}")
+        return StoreError(f"{what}: {reason}")
     if isinstance(error, OSError) or _package(error) in _CLIENTS:
         silent = any(name.endswith(("Timeout", "TimeoutError")) for name in names)
-        return (TransientError if silent else BrokenConnectionError)(f"{words}: {reason}")
+        return (TransientError if silent else BrokenConnectionError)(f"{what}: {reason}")
     return error
 
 

@@ -282,7 +282,7 @@ class ObjectStorage:
     def _call(
         self,
         kind: str,
-        words: str,
+        what: str,
         method: str | Callable[[Any], Any],
         *arguments: Any,
         bytes_out: int = 0,
@@ -306,7 +306,7 @@ class ObjectStorage:
         except (KeyboardInterrupt, SystemExit):
             raise
         except Exception as error:
-            raise translated(error, f"{self._scheme}://{words}", seconds) from None
+            raise translated(error, f"{self._scheme}://{what}", seconds) from None
 
     def _repeated(self, request: Callable[[], T]) -> T:
         attempts = tenacity.Retrying(

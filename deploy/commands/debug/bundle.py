@@ -51,8 +51,8 @@ class Bundle:
             made = make()
             text = redacted(made, self._secrets) if isinstance(made, str) else _json(self._cleaned(made))
         except Exception as error:  # of any library that a part asks; it is shown
-            words = redacted(f"{type(error).__name__}: {error}", self._secrets)
-            self.parts.append(Part(name, 0, words))
+            reason = redacted(f"{type(error).__name__}: {error}", self._secrets)
+            self.parts.append(Part(name, 0, reason))
             return error
         data = text.encode("utf-8", "backslashreplace")
         self._files[name] = data

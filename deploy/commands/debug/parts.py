@@ -197,14 +197,14 @@ def _folder_of_up(settings: Settings) -> Path | None:
         with holder(lock_path(settings.agent.blocks, settings.stream)) as found:
             if found is None:
                 return None
-            words = Path(f"/proc/{found.pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+            arguments = Path(f"/proc/{found.pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
             base = Path(os.readlink(f"/proc/{found.pid}/cwd"))
     except (OSError, ForebayError):
         return None
-    for at, word in enumerate(words):
+    for at, word in enumerate(arguments):
         name, equals, value = word.partition("=")
         if name == "--logs":
-            return base / (value if equals else words[at + 1] if at + 1 < len(words) else "")
+            return base / (value if equals else arguments[at + 1] if at + 1 < len(arguments) else "")
     return None
 
 

@@ -16,7 +16,7 @@ from forebay.settings.redaction import is_secret_name
 
 #: a shorter text is no secret worth the name, and would be found everywhere inside other text
 LENGTH_MIN = 4
-#: settings that name files whose words are secrets
+#: settings that name files whose contents are secrets
 _SECRET_FILES = (("security", "token_file"), ("wal", "key_file"))
 #: settings whose whole value is a secret
 _SECRET_KEYS = frozenset({"web_hook"})
@@ -49,7 +49,7 @@ def _in_values(name: str, value: Any) -> Iterator[str]:
         if is_secret_name(name) or name in _SECRET_KEYS:
             yield value
             for line in value.splitlines():  # tokens, keys and credentials
-                yield from _words(line)
+                yield from _parts(line)
         for url in _URL.findall(value):
             yield from _in_url(url)
         yield from (found[2].strip("\"'") for found in _ASSIGNED.finditer(value) if is_secret_name(found["name"]))
@@ -79,16 +79,16 @@ def _in_files(raw: Mapping[str, Any], environment: Mapping[str, str]) -> Iterato
         except SettingsError:
             continue
         for line in text.splitlines():
-            words = list(_words(line))
+            parts = list(_parts(line))
             # role and token, or key id and key
-            yield from words[-1:] if not line.lstrip().startswith("#") else words
+            yield from parts[-1:] if not line.lstrip().startswith("#") else parts
 
 
-def _words(line: str) -> Iterator[str]:
-    """Yield the words of a line, without roles of tokens such as ``reader`` and ``receiver:r1``. The last word may be a token
+def _parts(line: str) -> Iterator[str]:
+    """Yield the parts of a line, without roles of tokens such as ``reader`` and ``receiver:r1``. The last word may be a token
     that begins like a role."""
-    *words, last = line.split() or [""]
-    yield from (word for word in words if word.partition(":")[0] not in ROLES)
+    *parts, last = line.split() or [""]
+    yield from (word for word in parts if word.partition(":")[0] not in ROLES)
     if last not in ROLES:
         yield last
 

@@ -73,7 +73,7 @@ def _found(client: Client, limit: int, state: str, failed: bool, since: int, tex
 def _detail_tables(detail: BatchDetail) -> list[Group]:
     from rich.filesize import decimal
 
-    from deploy.commands.inspection.status import tiers_in_words
+    from deploy.commands.inspection.status import tiers_text
     from deploy.console.table import table
 
     b = detail.batch
@@ -91,7 +91,7 @@ def _detail_tables(detail: BatchDetail) -> list[Group]:
         ("processing time", delay(b.processing_ms)),
         ("total delay", delay(b.total_delay_ms)),
         ("end-to-end delay", delay(b.end_to_end_ms)),
-        ("ranges read by tier", tiers_in_words(b.tiers)),
+        ("ranges read by tier", tiers_text(b.tiers)),
         *([("outputs that are done", ", ".join(b.outputs))] if b.outputs else []),
         *([("written", "; ".join(b.written))] if b.written else []),
         *([("last error", b.detail)] if b.detail else []),

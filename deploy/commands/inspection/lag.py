@@ -102,14 +102,14 @@ def _total(lags: list[Lag]) -> Lag:
 
 def too_much(total: Lag, max_records: int | None, max_seconds: float | None) -> list[str]:
     """Return one sentence for each limit that ``total`` exceeds. An unknown age exceeds every limit."""
-    words = []
+    reasons = []
     if max_records is not None and total.records > max_records:
-        words.append(f"{total.records} records are not processed; the limit is {max_records}")
+        reasons.append(f"{total.records} records are not processed; the limit is {max_records}")
     if max_seconds is not None and total.seconds is None:
-        words.append("the age of the oldest unprocessed record is unknown")
+        reasons.append("the age of the oldest unprocessed record is unknown")
     elif max_seconds is not None and total.seconds is not None and total.seconds > max_seconds:
-        words.append(f"the oldest unprocessed record is {total.seconds:g} s old; the limit is {max_seconds:g} s")
-    return words
+        reasons.append(f"the oldest unprocessed record is {total.seconds:g} s old; the limit is {max_seconds:g} s")
+    return reasons
 
 
 def _tables(found: LagReport) -> list[Group]:
@@ -176,10 +176,10 @@ def lag(invocation: Invocation, max_records: int | None, max_seconds: float | No
 def answer(invocation: Invocation, found: LagReport, max_records: int | None, max_seconds: float | None) -> int:
     """Print the report, and return the exit code: 1 if it exceeds a limit."""
     invocation.write(found, lambda: _tables(found))
-    words = too_much(found.processed, max_records, max_seconds)
-    for sentence in words:
+    reasons = too_much(found.processed, max_records, max_seconds)
+    for sentence in reasons:
         invocation.say(f"forebay: {sentence}")
-    return FINDINGS if words else FINE
+    return FINDINGS if reasons else FINE
 
 
 def compare_with_kafka(

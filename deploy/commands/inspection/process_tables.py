@@ -129,7 +129,7 @@ def _rate(rate: float) -> str:
 
 def _error(error: ErrorNote) -> str:
     times = "" if error.count == 1 else f"{error.count} times, last "
-    return f"{error.words} ({times}{error.seconds_ago:.0f} s ago)"
+    return f"{error.message} ({times}{error.seconds_ago:.0f} s ago)"
 
 
 def _silence(seconds: float) -> str:

@@ -41,12 +41,12 @@ def problems(answer: StatusAnswer) -> list[Problem]:
     return list(dict.fromkeys((*answer.problems, *in_answer(answer))))
 
 
-def in_words(problem: Problem) -> str:
+def problem_text(problem: Problem) -> str:
     """Return the cause of a problem, followed by the next step if the cause does not name one."""
     return f"{problem.cause}. Next step: {problem.command}" if problem.command else problem.cause
 
 
-def lag_in_words(partition: TrackedPartition) -> object:
+def lag_text(partition: TrackedPartition) -> object:
     """Return the lag in offsets; or "unknown", with the age of the last known end of Kafka's log."""
     if partition.lag is not None:
         return partition.lag
@@ -86,12 +86,12 @@ def tables(answer: StatusAnswer) -> list[Group]:
                 ("completed", f"{answer.batches_completed} batches, {answer.records_completed} records"),
                 (
                     "ranges read by tier",
-                    tiers_in_words(answer.tiers),
+                    tiers_text(answer.tiers),
                 ),
                 *(
-                    (f"requests to the {name}'s store", words)
+                    (f"requests to the {name}'s store", rates)
                     for name in ("journal", "wal")
-                    if (words := request_rates(answer.requests, f"{name}_", "seconds"))
+                    if (rates := request_rates(answer.requests, f"{name}_", "seconds"))
                 ),
                 *([("cursors", _cursors(answer))] if answer.cursors else []),
                 *((f"listener {listener.name}", _listener(listener)) for listener in answer.listeners),
@@ -114,7 +114,7 @@ def tables(answer: StatusAnswer) -> list[Group]:
                     p.position,
                     p.completed,
                     p.high_watermark if p.high_watermark >= 0 else "-",
-                    lag_in_words(p),
+                    lag_text(p),
                     p.receiver_id or "-",
                 )
                 for p in answer.partitions
@@ -140,7 +140,7 @@ def _listener(listener: TrackedListener) -> str:
     return counts + (f"; failed {listener.failures} times, last: {listener.last_error}" if listener.failures else "")
 
 
-def tiers_in_words(counts: Mapping[str, int]) -> str:
+def tiers_text(counts: Mapping[str, int]) -> str:
     """Return the ranges read by tier, the failures, and the share that tasks read on their own host."""
     ranges = sum(counts.get(tier, 0) for tier in TIERS)
     if not ranges:
@@ -197,9 +197,9 @@ def status(invocation: Invocation) -> int:
     invocation.write(answer, lambda: tables(answer))
     found = problems(answer)
     for problem in found:
-        invocation.say(f"forebay: {in_words(problem)}")
+        invocation.say(f"forebay: {problem_text(problem)}")
     for problem in answer.pending:
         invocation.say(f"forebay: not yet a problem: {problem.cause}")
-    for words in (partition.foreign for partition in answer.partitions if partition.foreign):
-        invocation.say(f"forebay: {words}")
+    for warning in (partition.foreign for partition in answer.partitions if partition.foreign):
+        invocation.say(f"forebay: {warning}")
     return FINDINGS if found else FINE

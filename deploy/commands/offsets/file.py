@@ -226,21 +226,21 @@ def unheld(
     ``counts``: topic → its number of partitions. ``watermarks``: partition → (first offset held, next offset to be written).
     Offsets of the stream's own groups may be below the first offset held, because the WAL keeps records longer than Kafka.
     """
-    words = []
+    reasons = []
     for commit in wanted:
         whose = f"offset {commit.offset}" + (f" for group {commit.group}" if commit.group else "")
         count = counts.get(commit.topic)
         if count is None:
-            words.append(f"{commit.tp}: {whose}, and Kafka has no topic {commit.topic}")
+            reasons.append(f"{commit.tp}: {whose}, and Kafka has no topic {commit.topic}")
         elif commit.partition >= count:
-            words.append(f"{commit.tp}: {whose}, and Kafka's topic {commit.topic} has {count} partitions, from 0 on")
+            reasons.append(f"{commit.tp}: {whose}, and Kafka's topic {commit.topic} has {count} partitions, from 0 on")
         else:
             low, high = watermarks[commit.tp]
             if commit.offset > high:
-                words.append(f"{commit.tp}: {whose} is beyond the end of what Kafka holds, {low} to {high}")
+                reasons.append(f"{commit.tp}: {whose} is beyond the end of what Kafka holds, {low} to {high}")
             elif commit.offset < low and not commit.metadata:
-                words.append(f"{commit.tp}: {whose} is before the beginning of what Kafka holds, {low} to {high}")
-    return words
+                reasons.append(f"{commit.tp}: {whose} is before the beginning of what Kafka holds, {low} to {high}")
+    return reasons
 
 
 def starting_offsets(offsets: ExportedOffsets, use: Use) -> str:
@@ -381,9 +381,9 @@ def import_offsets(
                 points = {c.tp: Committed(c.offset, c.leader_epoch, c.metadata) for c in wanted if c.group == name}
                 failed = admin.publish(name, points)
                 if failed:
-                    words = "; ".join(f"{tp}: {error}" for tp, error in sorted(failed.items()))
+                    reasons = "; ".join(f"{tp}: {error}" for tp, error in sorted(failed.items()))
                     raise ForebayError(
-                        f"cannot set the offsets of group {name}: {words}; stop its members, then repeat this command"
+                        f"cannot set the offsets of group {name}: {reasons}; stop its members, then repeat this command"
                     )
     invocation.write({"done": yes, "commits": wanted}, lambda: [_table(wanted)])
     groups = ", ".join(dict.fromkeys(commit.group for commit in wanted))
@@ -407,13 +407,13 @@ def _check_with_kafka(
         _refuse_other_records(offsets, admin.topic_ids({p.topic for p in offsets.partitions}))
         counts = admin.topics()
         there = dict.fromkeys(c.tp for c in wanted if c.partition < counts.get(c.topic, 0))
-        words = unheld(wanted, counts, admin.watermarks(there))
-    if words and not force:
-        more = f"; and {len(words) - UNHELD_SHOWN} more" if len(words) > UNHELD_SHOWN else ""
+        reasons = unheld(wanted, counts, admin.watermarks(there))
+    if reasons and not force:
+        more = f"; and {len(reasons) - UNHELD_SHOWN} more" if len(reasons) > UNHELD_SHOWN else ""
         raise RefusedError(
-            f"{'; '.join(words[:UNHELD_SHOWN])}{more}. Nothing was changed; --force sets them anyway", "conflict"
+            f"{'; '.join(reasons[:UNHELD_SHOWN])}{more}. Nothing was changed; --force sets them anyway", "conflict"
         )
-    for sentence in words:
+    for sentence in reasons:
         invocation.say(f"forebay: ignored because of --force: {sentence}")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from deploy.commands.inspection.status import lag_in_words
+from deploy.commands.inspection.status import lag_text
 from deploy.commands.offsets.file import export_offsets, import_offsets
 from deploy.commands.offsets.reset import reset
 from deploy.console.driver_requests import ask_status, operator
@@ -57,8 +57,8 @@ def offsets(context: click.Context) -> int | None:
     partitions = ask_status(invocation.settings()).partitions
     invocation.write(partitions, lambda: [_table(partitions)])
     waiting = [partition.fault for partition in partitions if partition.fault]
-    for words in waiting:
-        invocation.say(f"forebay: {words}")
+    for sentence in waiting:
+        invocation.say(f"forebay: {sentence}")
     return FINDINGS if waiting else FINE
 
 
@@ -75,7 +75,7 @@ def _table(partitions: tuple[TrackedPartition, ...]) -> Group:
                 p.position,
                 p.completed,
                 p.high_watermark if p.high_watermark >= 0 else "-",
-                lag_in_words(p),
+                lag_text(p),
                 p.topic_id or "-",
             )
             for p in partitions

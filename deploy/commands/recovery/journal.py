@@ -143,8 +143,8 @@ def _epoch(storage: Storage, stream: str, epoch: int) -> EpochContent:
             size += storage.size(path)
             for item in scan_segment(storage, path):
                 if isinstance(item, (Damage, Newer)):
-                    words = item.reason if isinstance(item, Damage) else f"written by a newer release ({item.feature})"
-                    damage.append(f"{path} at byte {item.offset}: {words}")
+                    reason = item.reason if isinstance(item, Damage) else f"written by a newer release ({item.feature})"
+                    damage.append(f"{path} at byte {item.offset}: {reason}")
                 elif isinstance(item, Frame) and item.header.kind == FrameKind.SNAPSHOT:
                     snapshots += 1
                 elif isinstance(item, Frame) and item.header.kind == FrameKind.EVENTS:
@@ -408,7 +408,7 @@ def inspect(invocation: Invocation) -> int:
     with spinner("reading the journal"):
         found = inspect_journal(journal_storage, wal_storage, settings.stream)
     invocation.write(found, lambda: inspection_tables(found))
-    damage = [f"epoch {epoch.epoch:x}: {words}" for epoch in found.epochs for words in epoch.damage]
+    damage = [f"epoch {epoch.epoch:x}: {reason}" for epoch in found.epochs for reason in epoch.damage]
     if found.unreadable:
         damage.append(f"cannot read the journal: {found.unreadable}")
     elif not found.state and found.timeline_of_wal:
@@ -416,8 +416,8 @@ def inspect(invocation: Invocation) -> int:
             f"{journal_storage.url} holds no journal of stream {found.stream!r}, but the WAL belongs to one: the journal was "
             "lost, or driver.journal points elsewhere; `forebay journal rebuild` shows what can be rebuilt from the WAL"
         )
-    for words in damage:
-        invocation.say(f"forebay: {words}")
+    for reason in damage:
+        invocation.say(f"forebay: {reason}")
     return FINDINGS if damage else FINE
 
 

@@ -117,8 +117,8 @@ def recover(
         range_reader(settings),
     )
     invocation.write(plan, lambda: tables(plan))
-    for words in sentences(plan):
-        invocation.say(f"forebay: {words}")
+    for sentence in sentences(plan):
+        invocation.say(f"forebay: {sentence}")
     return FINDINGS if plan.open else FINE
 
 
@@ -132,6 +132,6 @@ def recover_copies(invocation: Invocation, settings: Settings, yes: bool) -> int
     with spinner("reading the journal and copies"):
         plan = execute(settings, open_storage(settings.driver.journal, settings.storage))
     invocation.write(plan, lambda: tables_of_copies(plan))
-    for words in damaged_copies.sentences(plan):
-        invocation.say(f"forebay: {words}")
+    for sentence in damaged_copies.sentences(plan):
+        invocation.say(f"forebay: {sentence}")
     return FINDINGS if plan.open else FINE

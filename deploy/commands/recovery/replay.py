@@ -78,22 +78,22 @@ def proposal_of(state: State, found: ReplayPlan) -> ReplayProposal:
     lacking = {b.batch_id for b in found.lacking}
     records = sum(b.records for b in found.batches)
     first, last = found.batches[0], found.batches[-1]
-    words = (
+    message = (
         f"would run {len(found.batches)} batches with {records} records again, from {first.batch_id} to {last.batch_id}, "
         f"before any other"
     )
     running = state.replay
     if running is not None:
-        words += f"; replay {running.replay} is running, and a further replay must wait until it is complete"
+        message += f"; replay {running.replay} is running, and a further replay must wait until it is complete"
     if lacking:
-        words = f"can't be replayed: {refuse(found)}"
+        message = f"can't be replayed: {refuse(found)}"
     return ReplayProposal(
         stream=state.stream,
         possible=found.possible and running is None,
         possible_from=found.possible_from.batch_id if found.possible_from is not None else 0,
         records=records,
         unfinished=len(state.unfinished()),
-        message=words,
+        message=message,
         batches=tuple(_again(b, b.batch_id not in lacking) for b in found.batches),
     )
 

@@ -26,7 +26,7 @@ def tables(plan: RecoveryPlan) -> list[Group]:
             "Places that differ from the journal",
             ("segment", "offset", "until", "decision", "block", "ranges", "why"),
             [
-                (p.path, p.offset, p.until, p.decision, p.block_id or "-", "\n".join(p.ranges) or "-", p.words)
+                (p.path, p.offset, p.until, p.decision, p.block_id or "-", "\n".join(p.ranges) or "-", p.reason)
                 for p in plan.places
             ],
         ),

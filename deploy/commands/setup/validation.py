@@ -172,8 +172,8 @@ def _check_access(settings: Settings) -> Iterator[Check]:
 def _check_addresses(settings: Settings) -> Iterator[Check]:
     """Yield a note for each service that other hosts can't reach, although the configuration names other hosts."""
     for service in ("driver", "agent"):
-        if words := loopback_note(settings, service):
-            yield Check("addresses", "note", words)
+        if note := loopback_note(settings, service):
+            yield Check("addresses", "note", note)
 
 
 def _number_of(host: str) -> str:

@@ -83,10 +83,10 @@ def _entry(path: str, scanned: Scanned | Skipped) -> Entry:
 
 
 def _line(entry: Entry) -> str:
-    words = (
+    parts = (
         entry.block_id or entry.kind,
         f"{entry.records} records" if entry.records else "",
         *entry.ranges,
         entry.detail,
     )
-    return " ".join((f"{entry.path}@{entry.offset}", entry.state, *(word for word in words if word)))
+    return " ".join((f"{entry.path}@{entry.offset}", entry.state, *(word for word in parts if word)))

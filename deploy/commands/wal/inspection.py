@@ -142,9 +142,9 @@ def describe(path: str, scanned: Scanned) -> tuple[Entry, BlockContent | None]:
     if isinstance(scanned, TornTail):
         return Entry(path, scanned.offset, scanned.length, "torn", detail="an incomplete write at the end"), None
     if isinstance(scanned, Newer):
-        words = f"written in format {scanned.version} with {scanned.feature}: read it with a newer release"
+        detail = f"written in format {scanned.version} with {scanned.feature}: read it with a newer release"
         length = scanned.until - scanned.offset
-        return Entry(path, scanned.offset, length, "newer", version=scanned.version, detail=words), None
+        return Entry(path, scanned.offset, length, "newer", version=scanned.version, detail=detail), None
     if isinstance(scanned, Damage):
         held = _held(scanned.metadata, path, scanned.offset) if scanned.metadata is not None else None
         return Entry(

@@ -74,15 +74,15 @@ class RepairedSegment(msgspec.Struct, frozen=True):
     aside: str = ""
 
 
-class RepairReport(msgspec.Struct, frozen=True):
+class RepairReport(msgspec.Struct, frozen=True, rename={"repaired": "mended"}):
     """The result of a repair, or what it would be.
 
-    ``mended``: repaired segments. ``left``: one sentence for each fault that remains. ``temporaries``: files that a killed
+    ``repaired``: repaired segments. ``left``: one sentence for each fault that remains. ``temporaries``: files that a killed
     process left behind, removed if ``done``.
     """
 
     done: bool
-    mended: tuple[RepairedSegment, ...]
+    repaired: tuple[RepairedSegment, ...]
     temporaries: tuple[str, ...]
     left: tuple[str, ...]
 
@@ -202,7 +202,7 @@ def repaired(
     for block in broken_blocks(examined):
         broken.setdefault(block.handle.path, []).append(block)
     leads = newest_claim(journal_storage, stream)  # read last: the writer of each listed segment had claimed before
-    mended = []
+    repaired = []
     for segment in examined.segments:
         if not segment.closed or not segment.bytes or segment.swapped or _may_be_written(segment, leads):
             continue
@@ -217,12 +217,12 @@ def repaired(
                 continue  # no longer needed, and being deleted
             done = msgspec.structs.replace(done, aside=copy_aside(wal_storage, segment.path))
             wal_storage.replace(segment.path, data)
-        mended.append(done)
+        repaired.append(done)
     return RepairReport(
         done=yes,
-        mended=tuple(mended),
+        repaired=tuple(repaired),
         temporaries=_temporaries(wal_storage, stream, yes),
-        left=tuple(_left(examined, mended)),
+        left=tuple(_left(examined, repaired)),
     )
 
 
@@ -264,14 +264,14 @@ def _temporaries(storage: Storage, stream: str, remove: bool) -> tuple[str, ...]
     return tuple(found)
 
 
-def _left(examined: Examination, mended: Sequence[RepairedSegment]) -> list[str]:
-    put_back = {block for done in mended for block in done.blocks}
+def _left(examined: Examination, repaired: Sequence[RepairedSegment]) -> list[str]:
+    put_back = {block for done in repaired for block in done.blocks}
     left = [
         f"block {block.id} with {', '.join(r.label for r in block.meta.ranges)} is not whole in {block.handle.path}"
         for block in broken_blocks(examined)
         if block.id not in put_back
     ]
-    headers = {done.path for done in mended if done.header}
+    headers = {done.path for done in repaired if done.header}
     left += [
         f"{damage.path} has damage outside accepted blocks"
         for damage in damaged_segments(examined)
@@ -322,11 +322,11 @@ def repair(invocation: Invocation, agents: tuple[str, ...], yes: bool) -> int:
         yes=yes,
     )
     invocation.write(report, lambda: tables(report))
-    if not yes and (report.mended or report.temporaries):
+    if not yes and (report.repaired or report.temporaries):
         invocation.say(NOTHING_CHANGED)
     for fault in report.left:
         invocation.say(f"forebay: {fault}; see `forebay recover`")
-    waits = not yes and report.mended
+    waits = not yes and report.repaired
     return FINDINGS if report.left or waits else FINE
 
 
@@ -346,7 +346,7 @@ def tables(report: RepairReport) -> list[Group]:
                     f"{m.cut} bytes",
                     m.aside or "-",
                 )
-                for m in report.mended
+                for m in report.repaired
             ]
             + [(path, "-", "-", "a temporary file", "removed" if report.done else "-") for path in report.temporaries],
         )

@@ -136,8 +136,8 @@ def _judged(
     if judgement.deletable:
         return True, due or "the journal names no block of it and accepts none any more"
     more = len(judgement.reasons) - REASONS_SHOWN
-    words = "; ".join(judgement.reasons[:REASONS_SHOWN])
-    return False, f"{words}; and {more} more reasons" if more > 0 else words
+    reason = "; ".join(judgement.reasons[:REASONS_SHOWN])
+    return False, f"{reason}; and {more} more reasons" if more > 0 else reason
 
 
 def _held(state: State, path: str) -> str:
@@ -153,7 +153,7 @@ def _held(state: State, path: str) -> str:
             holders[f"of batch {batch_id}, which {done}"] += 1
         elif state.index.unread(state.blocks[block_id]):
             holders["not yet read by a cursor"] += 1
-    shown = [f"{count} blocks {words}" for words, count in holders.most_common(REASONS_SHOWN)]
+    shown = [f"{count} blocks {reason}" for reason, count in holders.most_common(REASONS_SHOWN)]
     return "; ".join(shown) + ("; and others" if len(holders) > REASONS_SHOWN else "")
 
 

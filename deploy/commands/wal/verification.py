@@ -106,7 +106,7 @@ def tables(found: Verification) -> list[Group]:
                 "Findings",
                 ("segment", "offset", "until", "decision", "block", "ranges", "why"),
                 [
-                    (p.path, p.offset, p.until, p.decision, p.block_id or "-", "\n".join(p.ranges) or "-", p.words)
+                    (p.path, p.offset, p.until, p.decision, p.block_id or "-", "\n".join(p.ranges) or "-", p.reason)
                     for p in found.findings
                 ],
             )
@@ -150,7 +150,7 @@ def sentences(found: Verification, wal_only: bool) -> list[str]:
     findings = [] if wal_only or not found.journal else [f"{found.journal}; the WAL was verified by itself"]
     for p in found.findings:
         ranges = f" ({', '.join(p.ranges)})" if p.ranges else ""
-        findings.append(f"{p.path}, bytes {p.offset} to {p.until}{ranges}: {p.decision}: {p.words}")
+        findings.append(f"{p.path}, bytes {p.offset} to {p.until}{ranges}: {p.decision}: {p.reason}")
     if found.journal:
         findings += [
             f"receiver {h.receiver}, epoch {h.epoch:x}: segments {h.first} to {h.last} are missing"

@@ -25,7 +25,7 @@ class _Range(Protocol):
     def until_offset(self) -> int: ...
 
 
-def offsets_in_words(ranges: Iterable[_Range], length_max: int = OFFSETS_LENGTH_MAX) -> str:
+def offsets_text(ranges: Iterable[_Range], length_max: int = OFFSETS_LENGTH_MAX) -> str:
     """Return the offsets of each partition, such as ``flights/0[0, 90), flights/1[5, 8)``; "" without ranges.
 
     After about ``length_max`` characters the partitions that are left are counted, as in ``… and 14 more partitions``.
@@ -33,16 +33,16 @@ def offsets_in_words(ranges: Iterable[_Range], length_max: int = OFFSETS_LENGTH_
     parts: dict[tuple[str, int], list[_Range]] = defaultdict(list)
     for r in ranges:
         parts[r.topic, r.partition].append(r)
-    words: list[str] = []
+    named: list[str] = []
     length = 0
     for (topic, partition), own in sorted(parts.items()):
         if length >= length_max:
             break
         word = f"{topic}/{partition}[{min(r.from_offset for r in own)}, {max(r.until_offset for r in own)})"
-        words.append(word)
+        named.append(word)
         length += len(word) + 2
-    more = len(parts) - len(words)
-    return ", ".join(words) + (f" and {more} more partition{'s' if more > 1 else ''}" if more else "")
+    more = len(parts) - len(named)
+    return ", ".join(named) + (f" and {more} more partition{'s' if more > 1 else ''}" if more else "")
 
 
 def job_description(work: BatchWork) -> str:
@@ -50,6 +50,6 @@ def job_description(work: BatchWork) -> str:
     run = f", replay {work.replay}" if work.replay else ""
     attempt = f", attempt {work.attempt}" if work.attempt > 1 else ""
     output = f", output {work.output}" if work.output else ""
-    offsets = offsets_in_words(chain(work.ranges, work.spans))
-    words = f"{work.stream}: batch {work.number} (id {work.batch_id}){run}{output}{attempt}, {work.records} records"
-    return html.escape(f"{words}: {offsets}" if offsets else words, quote=False)
+    offsets = offsets_text(chain(work.ranges, work.spans))
+    text = f"{work.stream}: batch {work.number} (id {work.batch_id}){run}{output}{attempt}, {work.records} records"
+    return html.escape(f"{text}: {offsets}" if offsets else text, quote=False)

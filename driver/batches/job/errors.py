@@ -47,7 +47,7 @@ class JobProblem:
     trace: str
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         return f"{self.error} at {self.place}" if self.place else self.error
 
 
@@ -67,11 +67,11 @@ def describe(error: BaseException) -> JobProblem:
     if worker is None:
         text = _JAVA_STACK.sub("", said)
         name = type(error).__name__
-        words = f"{name}: {text}" if text else name
+        message = f"{name}: {text}" if text else name
         trace = _JAVA_STACK.sub("", "".join(traceback.format_exception(error)))
-        return JobProblem(_line(words, ERROR_LENGTH_MAX), _place(raised), _cut(trace.splitlines()))
-    words, frames, lines = worker
-    return JobProblem(_line(words, ERROR_LENGTH_MAX), _place(frames) or _place(raised), _cut(lines))
+        return JobProblem(_line(message, ERROR_LENGTH_MAX), _place(raised), _cut(trace.splitlines()))
+    message, frames, lines = worker
+    return JobProblem(_line(message, ERROR_LENGTH_MAX), _place(frames) or _place(raised), _cut(lines))
 
 
 def _message(error: BaseException) -> str:
@@ -94,29 +94,29 @@ def _worker_traceback(text: str) -> tuple[str, list[_Frame], list[str]] | None:
     if begin is None:
         return None
     taken = [_BEGIN]
-    words, frames = "", list[_Frame]()
+    message, frames = "", list[_Frame]()
     for number in range(begin + 1, len(lines)):
         line = lines[number]
         if line.lstrip().startswith("at ") and "(" in line:  # Java's own stack begins
             break
         if line.strip() == _BEGIN:
-            words, frames = "", []
+            message, frames = "", []
         elif (match := _FRAME.match(line)) is not None:
             code = lines[number + 1].strip() if number + 1 < len(lines) else ""
             code = "" if code.startswith("File ") else code
             frames.append(_Frame(match["file"], int(match["line"]), match["function"], code))
         elif (
             not line.strip()
-            and words
+            and message
             and not _LINKS.intersection((*lines[number - 1 : number], *lines[number + 1 : number + 2]))
         ):
             break
         elif line and not line[0].isspace() and line not in _LINKS:
-            words = f"{words} {line}" if words else line
+            message = f"{message} {line}" if message else line
         taken.append(line)
     while taken and not taken[-1].strip():
         taken.pop()
-    return (words, frames, taken) if words else None
+    return (message, frames, taken) if message else None
 
 
 def _place(frames: Sequence[_Frame]) -> str:
@@ -148,8 +148,8 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _line(words: str, length_max: int) -> str:
-    line = _encodable(" ".join(words.split()))
+def _line(text: str, length_max: int) -> str:
+    line = _encodable(" ".join(text.split()))
     return line if len(line) <= length_max else line[: length_max - 1] + "…"
 
 

@@ -345,8 +345,8 @@ class JointLeader(JointMember):
             lost = _unreadable(error, batch, taken)
             self._streams.give_back(lost)
             if lost:
-                words = f"batch {batch.id} runs again when stream {', '.join(lost)} can read its batch"
-                raise RunAgainError(words) from None
+                message = f"batch {batch.id} runs again when stream {', '.join(lost)} can read its batch"
+                raise RunAgainError(message) from None
             raise
 
 
@@ -366,10 +366,10 @@ def _unreadable(error: BaseException, leading: Batch, taken: Mapping[str, Batch]
 
 def _holds(batch: Batch, cause: UnreadableBlockError) -> bool:
     """Whether the block that ``cause`` names is one of the batch."""
-    words, work = str(cause), batch._work
+    message, work = str(cause), batch._work
     references = chain.from_iterable(task for one in (*work.past, work) for task in one.tasks)
     return any(
-        f"block {reference.id} " in words
-        and all(range_.label in words for range_ in reference.ranges if range_.label not in work.lost)
+        f"block {reference.id} " in message
+        and all(range_.label in message for range_ in reference.ranges if range_.label not in work.lost)
         for reference in references
     )

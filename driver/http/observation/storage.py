@@ -134,7 +134,7 @@ def journal_answer(
         events=found.events,
         snapshot_events=snapshot_events,
         snapshot_ms=None if snapshot_age_seconds is None else now_ms - round(snapshot_age_seconds * 1000),
-        holder=lease.words if lease is not None else "",
+        holder=lease.text if lease is not None else "",
         lease_seconds=lease.duration_seconds if lease is not None else None,
         free_bytes=storage.free_bytes(),
         rebuilds=found.rebuilds,

@@ -49,7 +49,7 @@ class Witness:
         """Whether a journal of ``timeline`` that has ``events`` events has lost some."""
         return timeline_of(self.epoch) == timeline and events < self.events
 
-    def words(self, events: int) -> str:
+    def message(self, events: int) -> str:
         return (
             f"the journal ends after {events} events, but the lease says that {self.events} were durable: its end was deleted or "
             "cut, or the store's listing omits it"

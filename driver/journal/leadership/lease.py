@@ -66,7 +66,7 @@ class Lease(msgspec.Struct, frozen=True):
         return f"{self.started}/{self.pid_namespace}" if self.pid_namespace else self.started
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """A description of the lease's driver, for logs and errors."""
         return f"{self.owner} at {self.url} (host {self.host}, pid {self.pid})"
 
@@ -113,7 +113,7 @@ def wait_until_stale(storage: Storage, stream: str, stopping: threading.Event) -
             return True
         if (current.owner, current.beat) != (first.owner, first.beat):
             raise LeaseHeld(
-                f"a driver leads stream {stream!r} already: {current.words}; stop it first, take over with "
+                f"a driver leads stream {stream!r} already: {current.text}; stop it first, take over with "
                 "`forebay driver --take-over`, or wait for its end with `forebay driver --standby`"
             )
     return True
@@ -208,7 +208,7 @@ def await_tasks_of(lease: Lease | None, stopping: threading.Event, fresh: bool =
 def left_behind(lease: Lease) -> str:
     """Return a sentence about the Spark tasks of the earlier driver that may still run."""
     return (
-        f"tasks of the earlier driver ({lease.words}) may still run, in Spark's application {lease.spark_application} at "
+        f"tasks of the earlier driver ({lease.text}) may still run, in Spark's application {lease.spark_application} at "
         f"{lease.spark_master}: they can't complete a batch any more; output helpers fence them, but other outputs may be "
         f"written by both drivers. `kill -9 {lease.pid}` on host {lease.host} ends it"
     )

@@ -74,7 +74,7 @@ def read(storage: Storage, stream: str) -> StoredJournal:
             if state is not None:
                 after = _replay(source, paths[base:], state, corrections)
                 if seen.lacks_events(timeline_of(epoch), state.events):
-                    raise CorruptionError(paths[-1], source.size(paths[-1]), seen.words(state.events))
+                    raise CorruptionError(paths[-1], source.size(paths[-1]), seen.message(state.events))
                 if corrections:
                     corrections += bounds.begin_again(state)
                 return StoredJournal(state, epoch, segments, after, tuple(corrections))

@@ -33,7 +33,7 @@ def cursor_moved(state: State, event: ev.CursorMoved) -> None:
 
 
 def _move_cursor(state: State, cursor: Cursor, event: ev.CursorOpened | ev.CursorMoved) -> None:
-    cursor.heard_ms = max(cursor.heard_ms, event.time_ms)
+    cursor.heartbeat_ms = max(cursor.heartbeat_ms, event.time_ms)
     for key, place in event.vector.items():
         if key not in state.partitions:
             raise BrokenInvariant(f"cursor {cursor.name} reads partition {key}, which was not added")

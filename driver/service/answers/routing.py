@@ -46,7 +46,7 @@ STOP_SECONDS_MAX = 86_400.0
 _OnlyLogged = m.StopRequest | m.RetryRequest | m.ForgetRequest | m.FenceRequest | m.RestartReceiverRequest
 
 
-def words(request: str) -> str:
+def request_label(request: str) -> str:
     """Return the name of a request's type as text: ``restart receiver`` for ``RestartReceiverRequest``."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", request.removesuffix("Request")).lower()
 
@@ -157,7 +157,7 @@ class Routing:
         access = IntakeAccess(settings, parts.agents)
         if isinstance(request, _OnlyLogged):
             values = {**structs.asdict(request), "cause": said_by(request.cause)}
-            log.info("an operator asked for: %s", words(type(request).__name__), extra=fields(**values))
+            log.info("an operator asked for: %s", request_label(type(request).__name__), extra=fields(**values))
         match request:
             case ReadLag():
                 return parts.loop.submit(request)
@@ -229,8 +229,8 @@ class Routing:
             self._shutdown.stop()
             return m.OperatorAnswer(message="stopping when the running jobs have finished")
         if self._is_paused():
-            words = f"the batches are paused, and a drain completes all batches: run `{RESUME_COMMAND}` first, or stop without"
-            raise RefusedError(f"{words} a drain", "conflict")
+            message = f"the batches are paused, and a drain completes all batches: run `{RESUME_COMMAND}` first, or stop without"
+            raise RefusedError(f"{message} a drain", "conflict")
         seconds = request.timeout_seconds or self._given.settings.driver.stop_timeout
         self._shutdown.stop(drain=True, timeout_seconds=seconds)
         return m.OperatorAnswer(message=f"draining, for {seconds:g} s at most; `forebay status` shows how far it is")

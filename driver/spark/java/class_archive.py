@@ -183,8 +183,8 @@ class ClassArchive:
                 process.wait()
             if process.returncode != 0 or not made.exists():
                 output.seek(0)
-                words = output.read().decode(errors="replace").strip()[-_ERROR_CHARACTERS:]
-                raise ForebayError(f"Spark ended with exit code {process.returncode} and wrote no archive: {words}")
+                text = output.read().decode(errors="replace").strip()[-_ERROR_CHARACTERS:]
+                raise ForebayError(f"Spark ended with exit code {process.returncode} and wrote no archive: {text}")
         return True
 
 

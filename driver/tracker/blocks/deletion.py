@@ -32,8 +32,8 @@ class Deletion:
         """Journal the intent to delete superfluous local copies, with at most one open clean-up on each host."""
         state = self._recorder.state
         busy = {cleanup.host for cleanup in state.cleanups.values()}
-        for host in sorted(state.index.spare.keys() - busy):
-            blocks = tuple(itertools.islice(state.index.spare[host], COPIES_AT_ONCE))
+        for host in sorted(state.index.superfluous.keys() - busy):
+            blocks = tuple(itertools.islice(state.index.superfluous[host], COPIES_AT_ONCE))
             self._recorder.apply(ev.CleanupIntended(number=state.cleanup_count + 1, host=host, blocks=blocks))
 
     def clean_segment(self, request: CleanSegment) -> Judgement:

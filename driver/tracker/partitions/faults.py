@@ -77,15 +77,15 @@ class Faults:
         fault = partition.fault
         assert fault is not None
         tp, until = partition.tp, fault.accepted_until
-        words = {
+        text = {
             "truncated": f"Kafka's log was cut back below offset {fault.position}",
             "out-of-range": f"Kafka's log ended below offset {fault.position}",
             "recreated": f"the topic was deleted and created again; its records from offset {fault.position} on are lost",
             "corrupt": f"the record batch at offset {fault.position} fails its checksum",
         }.get(fault.kind if fault.kind == "corrupt" or fault.begins_incarnation else "")
-        words = words or f"Kafka no longer holds offsets {fault.position} to {until}"
+        text = text or f"Kafka no longer holds offsets {fault.position} to {until}"
         if fault.kept:
-            words += (
+            text += (
                 " (the WAL holds records up to there; no receiver reads before a new incarnation begins at "
                 f"{fault.accept_until})"
             )
@@ -94,8 +94,8 @@ class Faults:
         else:
             way_out = f"run `forebay offsets accept-gap {tp} {fault.position} {until}` to continue"
         if fault.tried == partition.token:
-            return f"{tp}: {words}; {way_out}"
-        return f"{tp}: {words}; {way_out} when the WAL has been searched for them{self.why_not_searched(partition)}"
+            return f"{tp}: {text}; {way_out}"
+        return f"{tp}: {text}; {way_out} when the WAL has been searched for them{self.why_not_searched(partition)}"
 
     def why_not_searched(self, partition: Partition) -> str:
         """Return the reason why the search of the WAL waits, as text to append to a sentence; "" if it does not wait."""

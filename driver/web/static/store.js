@@ -91,16 +91,16 @@ export class Store extends EventTarget {
     const abort = (this.#abort = new AbortController());
     let watchdog = 0;
     let answered = false;
-    const heard = () => {
+    const restartWatchdog = () => {
       clearTimeout(watchdog);
       watchdog = setTimeout(() => abort.abort(new ApiError(0, "the driver has sent nothing for some seconds")), SILENCE_MS);
     };
     try {
       this.#received(await get("/v1/overview"));
       answered = true;
-      heard();
-      for await (const event of events("/v1/events", abort.signal, heard)) {
-        heard();
+      restartWatchdog();
+      for await (const event of events("/v1/events", abort.signal, restartWatchdog)) {
+        restartWatchdog();
         if (event.kind === "overview") this.#received(JSON.parse(event.data));
         else if (event.kind === "dropped") throw new ApiError(0, "this page was too slow for the events of the driver");
         else this.#add(event);

@@ -197,7 +197,7 @@ class KafkaAdmin:
             return {}
         return self._requests.send(
             lambda _, seconds: find_cuts(self._options, points, seconds, self._clock),
-            f"leader epochs of {_in_words(points)}",
+            f"leader epochs of {_first_names(points)}",
             None,
             points.keys(),
             _on_topics({tp.topic for tp in points}, "Read"),
@@ -304,7 +304,7 @@ class KafkaAdmin:
 
         return self._requests.send(
             request,
-            f"offsets of {_in_words(asked)}",
+            f"offsets of {_first_names(asked)}",
             timeout_seconds,
             asked.keys(),
             _on_topics({tp.topic for tp in asked}, "Describe"),
@@ -452,7 +452,7 @@ def _on_topics(topics: Iterable[str], operation: str) -> list[Right]:
     return [Right("topic", topic, (operation,)) for topic in sorted(topics)]
 
 
-def _in_words(partitions: Iterable[TopicPartition]) -> str:
+def _first_names(partitions: Iterable[TopicPartition]) -> str:
     """Return the first three names, and how many more there are."""
     names = sorted(map(str, partitions))
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -38,7 +38,7 @@ _NEXT_STEPS = {
     KafkaError._RESOLVE: 'check the names in "bootstrap.servers"',
 }
 #: Part of a reason → the next step. These causes have no error code of their own: it is _TRANSPORT or _SSL for all of them.
-_NEXT_STEPS_BY_WORDS = {
+_NEXT_STEPS_BY_TEXT = {
     "SSL handshake": _NEXT_STEPS[KafkaError._SSL],
     "tls alert": (
         "the broker refused this client's certificate, or requires one: "
@@ -98,7 +98,7 @@ class ClientErrors:
     def add(self, reason: str, code: int = KafkaError.NO_ERROR, step: str = "") -> None:
         """Keep ``reason``. ``step``: the next step; "" for the one that ``reason`` or ``code`` implies."""
         reason = _ATTEMPT.sub("", reason).replace("/bootstrap:", ":")
-        steps = (step for words, step in _NEXT_STEPS_BY_WORDS.items() if words in reason)
+        steps = (step for part, step in _NEXT_STEPS_BY_TEXT.items() if part in reason)
         step = step or next(steps, _NEXT_STEPS.get(code, ""))
         with self._lock:
             if len(self._reasons) < KEPT_MAX:
@@ -126,7 +126,7 @@ class ClientErrors:
             with self._lock:
                 self._reasons.clear()
 
-    def words(self) -> str:
+    def text(self) -> str:
         """Return the reasons since :meth:`forget`, and what to check; "" if there are none.
 
         The order does not depend on the order of the attempts, so the same reasons give the same text.
@@ -142,6 +142,6 @@ class ClientErrors:
 
         If TLS failed, connect once more to find out which certificate is wrong, for at most a few seconds.
         """
-        words = self.words()
-        fault = handshake_fault(self._options, self._clock.wall_ms()) if "SSL" in words else ""
-        return UnreachableError(": ".join(filter(None, (what, "; ".join(filter(None, (fault, words)))))))
+        text = self.text()
+        fault = handshake_fault(self._options, self._clock.wall_ms()) if "SSL" in text else ""
+        return UnreachableError(": ".join(filter(None, (what, "; ".join(filter(None, (fault, text)))))))

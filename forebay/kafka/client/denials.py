@@ -50,6 +50,9 @@ def next_step(error: KafkaError, needed: Iterable[Right]) -> str:
     return f"allow it: {'; '.join(grants(own[:_COMMANDS_MAX]))}{more}"
 
 
-def missing_right(words: str, error: KafkaError, needed: Iterable[Right]) -> MissingRightError:
-    """Return the error ``words``, which ends with the text of ``error``, with the next step. ``error``: as :func:`is_denied`."""
-    return MissingRightError(f"{words.rstrip('.')}; {next_step(error, needed)}")
+def missing_right(message: str, error: KafkaError, needed: Iterable[Right]) -> MissingRightError:
+    """Return an error of ``message``, which ends with the text of ``error``, and the next step.
+
+    ``error``: as :func:`is_denied`.
+    """
+    return MissingRightError(f"{message.rstrip('.')}; {next_step(error, needed)}")

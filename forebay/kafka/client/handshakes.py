@@ -33,12 +33,12 @@ def _own_fault(options: Mapping[str, str], now: datetime) -> str:
         certificate = x509.load_pem_x509_certificate(text.encode() or Path(path).read_bytes())
     except (OSError, ValueError) as error:
         return f"cannot read the certificate of {name}: {error}"
-    for time, words in (
+    for time, state in (
         (certificate.not_valid_after_utc, "expired on"),
         (certificate.not_valid_before_utc, "begins on"),
     ):
-        if (time < now) == (words == "expired on"):
-            return f"this client's certificate {name} {words} {time:%Y-%m-%d %H:%M} UTC: renew it"
+        if (time < now) == (state == "expired on"):
+            return f"this client's certificate {name} {state} {time:%Y-%m-%d %H:%M} UTC: renew it"
     return ""
 
 

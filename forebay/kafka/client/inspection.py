@@ -113,8 +113,8 @@ def inspect_cluster(
         metadata = client.list_topics(timeout=timeout_seconds)
     except KafkaException as error:
         client.poll(0)
-        words = f"Kafka at {options.get('bootstrap.servers', '')} did not answer: {error.args[0].str()}"
-        raise seen.errors.unreachable(words) from None
+        message = f"Kafka at {options.get('bootstrap.servers', '')} did not answer: {error.args[0].str()}"
+        raise seen.errors.unreachable(message) from None
     failures = _connect(client, metadata.brokers, timeout_seconds)
     has_controller = (
         metadata.controller_id in metadata.brokers

@@ -131,8 +131,8 @@ def _compare(
             elif is_truncation(error.str()):
                 answer = _answer_in(error.str())
                 if answer is None:
-                    words = f"the leader of {tp} does not know leader epoch {points[tp].leader_epoch}"
-                    raise KafkaException(KafkaError(KafkaError.UNKNOWN_LEADER_EPOCH, words))
+                    reason = f"the leader of {tp} does not know leader epoch {points[tp].leader_epoch}"
+                    raise KafkaException(KafkaError(KafkaError.UNKNOWN_LEADER_EPOCH, reason))
                 cut = points[tp].cut_by(answer)
                 if cut is not None:
                     found[tp] = cut

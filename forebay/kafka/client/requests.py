@@ -184,7 +184,7 @@ class AdminRequests:
         """As ``KafkaAdmin.why_silent``."""
         if (client := self._client) is not None:
             client.poll(0)  # calls error_cb and the logger
-        return self.errors.words()
+        return self.errors.text()
 
     def explained(self, error: KafkaException, what: str, needs: Iterable[Right] = ()) -> ForebayError:
         """Return the project's error for ``error`` of the request ``what``, which needs the rights ``needs``."""

@@ -152,9 +152,9 @@ class RangeProgress:
         if found != self.range.digest:
             raise self._other(f"other records (digest {found}, not {self.range.digest})")
 
-    def _other(self, words: str) -> RangeNotHeldError:
+    def _other(self, content: str) -> RangeNotHeldError:
         beginning = f"; the first offset that it holds is {self.low}" if self.low > self.range.from_offset else ""
-        return RangeNotHeldError(f"{self.range.label}: Kafka holds {words}{beginning}")
+        return RangeNotHeldError(f"{self.range.label}: Kafka holds {content}{beginning}")
 
 
 # ---- one reader ------------------------------------------------------------------------------------------------------
@@ -252,8 +252,8 @@ class RangeReader:
         code = event.error.code()
         kind = denied_kind(event.error)
         if kind == "topic":
-            words = f"Kafka at {self._address}: reading {event.tp.topic} again: {event.error.str()}"
-            raise missing_right(words, event.error, reader_rights([event.tp.topic]))
+            message = f"Kafka at {self._address}: reading {event.tp.topic} again: {event.error.str()}"
+            raise missing_right(message, event.error, reader_rights([event.tp.topic]))
         if kind is not None:
             return False  # reading by offsets does not need the group, whatever rights it has
         if reading is None or reading.done:

@@ -197,7 +197,7 @@ class KafkaSource:
     @property
     def last_error(self) -> str:
         """Why brokers can't be reached; "" after records were read again. For status only."""
-        return self._client_errors.words()
+        return self._client_errors.text()
 
     # ---- reading ----------------------------------------------------------------------------------------------------
 

@@ -191,8 +191,8 @@ class PartitionReader:
             silent_seconds = now - max(moved, self._fetched_at)
             if silent_seconds > self._access.timeout_seconds:
                 self._check_there(range_)
-                words = f"returned no data of {range_} from {before} on for {silent_seconds:.1f} s"
-                raise self._unreachable(f"{words}: {why}" if (why := self._ask().leaderless([self._tp])) else words)
+                message = f"returned no data of {range_} from {before} on for {silent_seconds:.1f} s"
+                raise self._unreachable(f"{message}: {why}" if (why := self._ask().leaderless([self._tp])) else message)
             if reading.range_seconds_max is not None and now - began > reading.range_seconds_max:
                 raise self._unreachable(f"returned {range_} only up to {self.position} within {now - began:.1f} s")
         if range_.topic_id:
@@ -265,14 +265,14 @@ class PartitionReader:
     def _skip_to(self, position: int, found: int, range_: OffsetRange, reading: Reading) -> None:
         """Move ``position`` over offsets without a record. ``found``: the next offset that Kafka returned."""
         if position > self.position and not reading.allow_offset_gaps:
-            words = f"{range_}: from offset {self.position} on the next record is {found}"
+            message = f"{range_}: from offset {self.position} on the next record is {found}"
             if found >= range_.until_offset:
                 raise OvershotError(
-                    f"{words}, not inside the range: the offsets between were compacted or are of a transaction; set "
+                    f"{message}, not inside the range: the offsets between were compacted or are of a transaction; set "
                     "allow_offset_gaps, or end the range just after a record"
                 )
             raise OffsetGapError(
-                f"{words}: the offsets between were compacted or are of a transaction; set allow_offset_gaps to skip them"
+                f"{message}: the offsets between were compacted or are of a transaction; set allow_offset_gaps to skip them"
             )
         self.position = position
 
@@ -285,8 +285,8 @@ class PartitionReader:
         elif code in FAULTS and event.tp == self._tp:
             raise self._fault(FAULTS[code], error, range_)
         elif (kind := denied_kind(error)) == "topic":
-            words = f"Kafka at {self._address}: reading {range_}: {error.str()}"
-            raise missing_right(words, error, reader_rights([self._tp.topic]))
+            message = f"Kafka at {self._address}: reading {range_}: {error.str()}"
+            raise missing_right(message, error, reader_rights([self._tp.topic]))
         elif kind is None:  # reading by offsets does not need the group, whatever rights it has
             self._client_errors(error)
 
@@ -322,8 +322,8 @@ class PartitionReader:
             low, high = self._ask().watermarks([self._tp])[self._tp]
         except UnknownTopicError as unknown:
             return RangeNotHeldError(f"{range_}: {unknown}")
-        words = f"{range_}: at offset {self.position} Kafka reports: {error.str()}; it holds offsets {low} to {high}"
-        return OutOfRangeError(words) if kind == "out-of-range" else RangeNotHeldError(words)
+        message = f"{range_}: at offset {self.position} Kafka reports: {error.str()}; it holds offsets {low} to {high}"
+        return OutOfRangeError(message) if kind == "out-of-range" else RangeNotHeldError(message)
 
     def _check_topic(self, range_: OffsetRange) -> None:
         found = self._ask().topic_ids([range_.topic])[range_.topic]
@@ -370,8 +370,8 @@ class PartitionReader:
     def _address(self) -> str:
         return self._access.options.get("bootstrap.servers", "")
 
-    def _unreachable(self, words: str) -> UnreachableError:
-        return self._client_errors.unreachable(f"Kafka at {self._address}: {words}")
+    def _unreachable(self, message: str) -> UnreachableError:
+        return self._client_errors.unreachable(f"Kafka at {self._address}: {message}")
 
     def _on_statistics(self, text: str) -> None:
         """Called within a poll."""

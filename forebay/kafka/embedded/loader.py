@@ -139,12 +139,12 @@ def load(
 
 def _check(topic: str, failures: list[KafkaError]) -> None:
     if failures:
-        words = f"loading {topic}: {len(failures)} records were refused: {failures[0].str()}"
-        raise _refused(words, topic, failures[0])
+        message = f"loading {topic}: {len(failures)} records were refused: {failures[0].str()}"
+        raise _refused(message, topic, failures[0])
 
 
-def _refused(words: str, topic: str, error: KafkaError) -> ForebayError:
-    return missing_right(words, error, writer_rights(topic)) if is_denied(error) else ForebayError(words)
+def _refused(message: str, topic: str, error: KafkaError) -> ForebayError:
+    return missing_right(message, error, writer_rights(topic)) if is_denied(error) else ForebayError(message)
 
 
 def _flush(producer: Producer, topic: str, failures: list[KafkaError], errors: ClientErrors) -> None:

@@ -120,12 +120,12 @@ class RecordQueue:
         code = self._library.gather.forebay_error(
             event, topic, len(topic), c.byref(partition), c.byref(offset), c.byref(text)
         )
-        words = (text.value or b"").decode(errors="replace")
+        message = (text.value or b"").decode(errors="replace")
         tp = TopicPartition(topic.value.decode(), partition.value)
         # with this prefix, it is one that librdkafka passes to the error callback of the client
-        if words.startswith(f"{tp.topic} [{tp.partition}]: "):
+        if message.startswith(f"{tp.topic} [{tp.partition}]: "):
             tp = CLIENT
-        return Event(tp, KafkaError(code, words), offset.value)
+        return Event(tp, KafkaError(code, message), offset.value)
 
     def _batch(self, group: Any) -> pa.RecordBatch:
         begin, count = int(group["begin"]), int(group["end"] - group["begin"])

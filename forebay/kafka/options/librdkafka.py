@@ -147,8 +147,8 @@ def check_security(options: Mapping[str, str]) -> None:
     for key in _FILES:
         path = options.get(key, "")
         if path and not (key == "ssl.ca.location" and path == "probe") and not os.access(path, os.R_OK):
-            words = "this user has no right to read it" if os.path.exists(path) else "no such file"
-            raise SettingsError(f"kafka.{key!r}: {path!r}: {words}")
+            reason = "this user has no right to read it" if os.path.exists(path) else "no such file"
+            raise SettingsError(f"kafka.{key!r}: {path!r}: {reason}")
 
 
 def check_options(options: Mapping[str, str]) -> None:

@@ -28,12 +28,12 @@ class Right(NamedTuple):
 
 def grant(right: Right, principal: str = ANY_PRINCIPAL) -> str:
     """Return the command of Kafka's own tool that allows ``right``."""
-    words = ["kafka-acls.sh --add --allow-principal", principal]
-    words += [f"--operation {operation}" for operation in right.operations]
-    words.append("--cluster" if right.kind == "cluster" else f"--{right.kind} {right.name}")
+    parts = ["kafka-acls.sh --add --allow-principal", principal]
+    parts += [f"--operation {operation}" for operation in right.operations]
+    parts.append("--cluster" if right.kind == "cluster" else f"--{right.kind} {right.name}")
     if right.prefixed:
-        words.append("--resource-pattern-type prefixed")
-    return " ".join(words)
+        parts.append("--resource-pattern-type prefixed")
+    return " ".join(parts)
 
 
 def grants(rights: Iterable[Right], principal: str = ANY_PRINCIPAL) -> Iterator[str]:

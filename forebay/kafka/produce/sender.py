@@ -126,10 +126,10 @@ class _Producing:
     def _ended(self, error: KafkaException) -> ForebayError:
         """Return the error of a client that ended: the authorizer denies it, or it no longer knows which records the brokers
         accepted."""
-        words = f"Kafka at {self._address}: after {self.sent} records: {error.args[0].str()}"
+        message = f"Kafka at {self._address}: after {self.sent} records: {error.args[0].str()}"
         if is_denied(error.args[0]):
-            return missing_right(words, error.args[0], writer_rights(self._last_topic))
-        return ForebayError(words)
+            return missing_right(message, error.args[0], writer_rights(self._last_topic))
+        return ForebayError(message)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
@@ -146,20 +146,20 @@ class _Producing:
             return
         error, tp = self._failure
         one = "one" if tp.partition < 0 else f"one of {tp}"  # -1: no broker returned the topic's partitions
-        words = f"topic {tp.topic}: after {self.sent} records {one} was not accepted: {error.str()}"
+        message = f"topic {tp.topic}: after {self.sent} records {one} was not accepted: {error.str()}"
         if error.code() == KafkaError._MSG_TIMED_OUT:
             why = why_not_accepted(self._producer, tp) or f"no broker accepted it within {self._delivery_seconds:g} s"
-            raise self._unreachable(f"{words}: {why}")
+            raise self._unreachable(f"{message}: {why}")
         if error.code() == KafkaError.INVALID_TIMESTAMP:
-            words += (
+            message += (
                 " (the topic limits timestamps by message.timestamp.before.max.ms and message.timestamp.after.max.ms)"
             )
         if is_denied(error):
-            raise missing_right(f"Kafka at {self._address}: {words}", error, writer_rights(tp.topic))
-        raise ForebayError(words)
+            raise missing_right(f"Kafka at {self._address}: {message}", error, writer_rights(tp.topic))
+        raise ForebayError(message)
 
-    def _unreachable(self, words: str) -> UnreachableError:
-        return self._client_errors.unreachable(f"Kafka at {self._address}: {words}")
+    def _unreachable(self, message: str) -> UnreachableError:
+        return self._client_errors.unreachable(f"Kafka at {self._address}: {message}")
 
 
 class _Sender(_Producing):

@@ -290,21 +290,21 @@ class TransactionalSender:
 
     def _explained(self, error: KafkaException, what: str) -> ForebayError:
         cause = error.args[0]
-        words = f"{self._where}: {what}: {cause.str()}"
+        message = f"{self._where}: {what}: {cause.str()}"
         if is_denied(cause):
             topic = self._topic or min(self._written, default=ANY_NAME)
             needs = transaction_rights(topic, self._id)
-            return missing_right(f"Kafka at {self._options.get('bootstrap.servers', '')}: {words}", cause, needs)
+            return missing_right(f"Kafka at {self._options.get('bootstrap.servers', '')}: {message}", cause, needs)
         if cause.code() in _FENCED:
             return StoreError(
-                f"{words}; another sender has taken over the id, or the transaction took longer than {self._timeout:g} s"
+                f"{message}; another sender has taken over the id, or the transaction took longer than {self._timeout:g} s"
             )
         if _is_unreachable(cause):
             if self._producer is not None:
                 with suppress(KafkaException):
                     self._producer.poll(0)
-            return self._client_errors.unreachable(f"Kafka at {self._options.get('bootstrap.servers', '')}: {words}")
-        return StoreError(words)
+            return self._client_errors.unreachable(f"Kafka at {self._options.get('bootstrap.servers', '')}: {message}")
+        return StoreError(message)
 
 
 def _is_unreachable(error: KafkaError) -> bool:

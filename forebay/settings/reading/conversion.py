@@ -38,10 +38,10 @@ _MISSING = "the section [{}] is missing"
 class UnfitError(Exception):
     """A value that does not fit its key. ``value`` is the part to show. ``secret``: an error must not show it."""
 
-    def __init__(self, value: object, words: str, secret: bool = False) -> None:
-        super().__init__(words)
+    def __init__(self, value: object, message: str, secret: bool = False) -> None:
+        super().__init__(message)
         self.value = value
-        self.words = words
+        self.message = message
         self.secret = secret
 
 
@@ -126,7 +126,7 @@ def _sentence(key: Key, error: UnfitError) -> str:
     if key.path == "storage":
         return f"storage = {shown(error.value)}: is not a section: write [storage.SCHEME] and its keys below it"
     value = "" if error.secret else f" = {shown(error.value)}"
-    return f"{key.path}{value}: {error.words} ({key.description})"
+    return f"{key.path}{value}: {error.message} ({key.description})"
 
 
 def _toml_value(key: Key, value: Any) -> Any:
@@ -148,8 +148,8 @@ def fitted(key: Key, value: Any) -> Any:
     try:
         converted = msgspec.convert(value, key.hint, dec_hook=_parse)
     except msgspec.ValidationError as error:
-        words = str(error.__cause__) if isinstance(error.__cause__, ValueError) else _allowed(key, key.type, value)
-        raise UnfitError(value, words) from None
+        message = str(error.__cause__) if isinstance(error.__cause__, ValueError) else _allowed(key, key.type, value)
+        raise UnfitError(value, message) from None
     _check(key.type, converted, value)
     return converted
 

@@ -20,19 +20,19 @@ class Mistakes:
         self._source = source
         self._wrong: set[str] = set()
 
-    def add(self, key: str, words: str) -> None:
-        """Add the mistake that ``words`` describe. ``key`` is "section.name", or the name of a section."""
-        self.add_at(self.origin(key), words, key)
+    def add(self, key: str, message: str) -> None:
+        """Add the mistake ``message``. ``key`` is "section.name", or the name of a section."""
+        self.add_at(self.origin(key), message, key)
 
-    def add_value(self, key: str, value: object, words: str) -> None:
-        """Add that ``key`` must not have ``value``; ``words`` say what is allowed."""
-        self.add(key, f"{key} = {shown(value)}: {words}")
+    def add_value(self, key: str, value: object, message: str) -> None:
+        """Add that ``key`` must not have ``value``; ``message`` says what is allowed."""
+        self.add(key, f"{key} = {shown(value)}: {message}")
 
-    def add_at(self, source: str, words: str, key: str = "") -> None:
+    def add_at(self, source: str, message: str, key: str = "") -> None:
         """Add a mistake in ``source``, a file or an environment variable."""
         self._wrong.add(key)
         if len(self.found) < MISTAKES_MAX:
-            self.found.append(SettingsError(f"{source}: {words}", key))
+            self.found.append(SettingsError(f"{source}: {message}", key))
 
     def origin(self, key: str) -> str:
         """Return the name of the file or of the environment variable that sets ``key``."""

@@ -16,10 +16,10 @@ from forebay.settings.schema.constraints import service_address
 
 @dataclass(frozen=True, slots=True)
 class BrokenRule:
-    """A broken rule. ``words`` say what is allowed for the value of ``key``; with ``whole``, they are the whole sentence."""
+    """A broken rule. ``message`` says what is allowed for the value of ``key``; with ``whole``, it is the whole sentence."""
 
     key: str
-    words: str
+    message: str
     whole: bool = False
 
 
@@ -31,9 +31,9 @@ def check(settings: Settings, raw: Mapping[str, Any], mistakes: Mistakes) -> Non
     rules = [rule for rule, keys in RULES.items() if not any(map(mistakes.concern, keys))]
     for broken in chain.from_iterable(rule(settings) for rule in rules):
         if broken.whole:
-            mistakes.add(broken.key, broken.words)
+            mistakes.add(broken.key, broken.message)
         else:
-            mistakes.add_value(broken.key, _written(settings, raw, broken.key), broken.words)
+            mistakes.add_value(broken.key, _written(settings, raw, broken.key), broken.message)
 
 
 def _written(settings: Settings, raw: Mapping[str, Any], key: str) -> Any:
@@ -53,8 +53,10 @@ def _topics_or_pattern(settings: Settings) -> Iterator[BrokenRule]:
         yield BrokenRule("kafka", 'kafka: name topics = ["…"] or pattern = "^…", one of the two', whole=True)
     if settings.custom_source and (kafka.topics or kafka.pattern is not None):
         key = "kafka.topics" if kafka.topics else "kafka.pattern"
-        words = f"{key}: receiver.source = {shown(settings.receiver.source)} reads no topics of Kafka; remove this key"
-        yield BrokenRule(key, words, whole=True)
+        message = (
+            f"{key}: receiver.source = {shown(settings.receiver.source)} reads no topics of Kafka; remove this key"
+        )
+        yield BrokenRule(key, message, whole=True)
 
 
 def _topics_once(settings: Settings) -> Iterator[BrokenRule]:
@@ -64,8 +66,8 @@ def _topics_once(settings: Settings) -> Iterator[BrokenRule]:
 
 def _broker(settings: Settings) -> Iterator[BrokenRule]:
     if not settings.custom_source and not _has_broker(settings):
-        words = 'kafka."bootstrap.servers" is missing: name a broker, as in "127.0.0.1:9092"'
-        yield BrokenRule("kafka.bootstrap.servers", words, whole=True)
+        message = 'kafka."bootstrap.servers" is missing: name a broker, as in "127.0.0.1:9092"'
+        yield BrokenRule("kafka.bootstrap.servers", message, whole=True)
 
 
 def _starting_offsets(settings: Settings) -> Iterator[BrokenRule]:
@@ -75,8 +77,8 @@ def _starting_offsets(settings: Settings) -> Iterator[BrokenRule]:
 
 def _source_options(settings: Settings) -> Iterator[BrokenRule]:
     if not settings.custom_source and settings.receiver.source_options:
-        words = "receiver.source_options are arguments of a custom source: name its class in receiver.source"
-        yield BrokenRule("receiver.source_options", words, whole=True)
+        message = "receiver.source_options are arguments of a custom source: name its class in receiver.source"
+        yield BrokenRule("receiver.source_options", message, whole=True)
 
 
 def _has_broker(settings: Settings) -> bool:
@@ -104,8 +106,10 @@ def _managed(settings: Settings) -> Iterator[BrokenRule]:
 
 def _initial_rate(settings: Settings) -> Iterator[BrokenRule]:
     if settings.receiver.initial_rate and not settings.driver.backpressure:
-        words = "it applies until backpressure learns a rate: set driver.backpressure = true, or use receiver.max_rate"
-        yield BrokenRule("receiver.initial_rate", words)
+        message = (
+            "it applies until backpressure learns a rate: set driver.backpressure = true, or use receiver.max_rate"
+        )
+        yield BrokenRule("receiver.initial_rate", message)
 
 
 def _partition_rates(settings: Settings) -> Iterator[BrokenRule]:
@@ -141,8 +145,8 @@ def _retention(settings: Settings) -> Iterator[BrokenRule]:
 
 def _certificate(settings: Settings) -> Iterator[BrokenRule]:
     if (settings.security.cert_file is None) != (settings.security.key_file is None):
-        words = "security.cert_file and security.key_file belong together: set both, or neither"
-        yield BrokenRule("security.cert_file", words, whole=True)
+        message = "security.cert_file and security.key_file belong together: set both, or neither"
+        yield BrokenRule("security.cert_file", message, whole=True)
 
 
 def _https(settings: Settings) -> Iterator[BrokenRule]:
@@ -166,8 +170,8 @@ def _ports(settings: Settings) -> Iterator[BrokenRule]:
     for key, url in (("driver.url", settings.driver.url), ("agent.url", settings.agent.url)):
         other, taken = service_address(url)
         if port and host == other and port <= taken < port + METRICS_PORTS:
-            words = f"receivers take one of the {METRICS_PORTS} ports from {port} on, and {taken} is that of {key}"
-            yield BrokenRule("receiver.metrics_url", words)
+            message = f"receivers take one of the {METRICS_PORTS} ports from {port} on, and {taken} is that of {key}"
+            yield BrokenRule("receiver.metrics_url", message)
 
 
 def _urls_once(settings: Settings) -> Iterator[BrokenRule]:
@@ -188,14 +192,14 @@ def _jobs(settings: Settings) -> Iterator[BrokenRule]:
 
 def _empty_batches(settings: Settings) -> Iterator[BrokenRule]:
     if settings.driver.empty_batches == "deliver" and settings.driver.batch_interval <= 0:
-        words = 'with driver.batch_interval = "0s" there is no interval without blocks: set it to "skip"'
-        yield BrokenRule("driver.empty_batches", words)
+        message = 'with driver.batch_interval = "0s" there is no interval without blocks: set it to "skip"'
+        yield BrokenRule("driver.empty_batches", message)
 
 
 def _modules(settings: Settings) -> Iterator[BrokenRule]:
     if settings.spark.modules and settings.spark.ship == "installed":
-        words = 'with spark.ship = "installed" the driver sends no modules: install them on the executors, and remove this key'
-        yield BrokenRule("spark.modules", words)
+        message = 'with spark.ship = "installed" the driver sends no modules: install them on the executors, and remove this key'
+        yield BrokenRule("spark.modules", message)
 
 
 def _dead_letter_place(settings: Settings) -> Iterator[BrokenRule]:

@@ -37,18 +37,18 @@ def checked(check: Callable[[Any], object], *, secret: bool = False) -> Meta:
     return Meta(extra={"check": check, "secret": secret})
 
 
-def allowed(words: str) -> Meta:
-    """Return ``words`` as what an error says to be allowed, instead of what the type and its bounds say."""
-    return Meta(extra={"allowed": words})
+def allowed(message: str) -> Meta:
+    """Return ``message`` as what an error says to be allowed, instead of what the type and its bounds say."""
+    return Meta(extra={"allowed": message})
 
 
-def matching(pattern: str, words: str, *not_these: str) -> Meta:
+def matching(pattern: str, message: str, *not_these: str) -> Meta:
     """Return the constraint that all of a text matches ``pattern``, and that it is none of ``not_these``."""
     compiled = re.compile(pattern)
 
     def check(text: str) -> None:
         if not compiled.fullmatch(text) or text in not_these:
-            raise ValueError(words)
+            raise ValueError(message)
 
     return checked(check)
 

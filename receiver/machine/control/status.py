@@ -62,11 +62,11 @@ class Status:
         for tp, offset in event.high_watermarks.items():
             if (partition := self.partitions.get(tp)) is not None:
                 partition.high_watermark = offset
-        words = f"{self.outbox.origin}: {event.error}"
+        message = f"{self.outbox.origin}: {event.error}"
         if event.error and self._reminder.is_due(now, event.error):
-            self.outbox.note(words, warning=True)
+            self.outbox.note(message, warning=True)
         elif event.error and event.error != self._source_error:
-            self.outbox.errors.add(words, now)  # status shows each, the log repeats them after growing delays
+            self.outbox.errors.add(message, now)  # status shows each, the log repeats them after growing delays
         elif self._source_error and not event.error:
             self.outbox.note(f"{self.outbox.origin} reports no error any more")
         self._source_error = event.error

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from forebay import messages
 
 #: maximum number of errors in a heartbeat, and characters of each
-ERRORS_MAX, ERROR_WORDS_MAX = 5, 300
+ERRORS_MAX, ERROR_LENGTH_MAX = 5, 300
 
 
 @dataclass(slots=True)
@@ -24,15 +24,15 @@ class RecentErrors:
 
     def add(self, text: str, now: float) -> None:
         """Add an error that occurred at ``now``, or count it if its text is known."""
-        words = text[:ERROR_WORDS_MAX]
-        known = self._errors.pop(words, None)
-        self._errors[words] = _Error(known.count + 1 if known is not None else 1, now)
+        message = text[:ERROR_LENGTH_MAX]
+        known = self._errors.pop(message, None)
+        self._errors[message] = _Error(known.count + 1 if known is not None else 1, now)
         while len(self._errors) > ERRORS_MAX:
             del self._errors[next(iter(self._errors))]
 
     def notes(self, now: float) -> tuple[messages.ErrorNote, ...]:
         """Return the errors as heartbeats report them, the latest last."""
         return tuple(
-            messages.ErrorNote(words=words, count=error.count, seconds_ago=round(now - error.at, 1))
-            for words, error in self._errors.items()
+            messages.ErrorNote(message=message, count=error.count, seconds_ago=round(now - error.at, 1))
+            for message, error in self._errors.items()
         )

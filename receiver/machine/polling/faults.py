@@ -42,8 +42,8 @@ class Faults:
         partition.detail = detail
         self.outbox.counters["troubles"] += 1
         self.partitions.leave(partition, Phase.FAULT, now)
-        words = f"{partition.tp}: fault at offset {partition.expected}: {kind} ({detail})"
-        self.outbox.note(words, warning=True, partition=partition.tp, offset=partition.expected, fault=kind)
+        message = f"{partition.tp}: fault at offset {partition.expected}: {kind} ({detail})"
+        self.outbox.note(message, warning=True, partition=partition.tp, offset=partition.expected, fault=kind)
 
     def advance(self, now: float) -> None:
         """Ask the broker about each partition that is due."""

@@ -43,7 +43,7 @@ def test_driver_stays_up_as_failed_with_the_error_and_its_place_until_the_batch_
         assert "KeyError: 'carrier'" in answer.detail
         assert "KeyError: 'carrier' at " + running_driver.__file__ in batch.detail
         assert "in look_up: return row[column]" in batch.detail
-        assert driver.driver.service_status().words.startswith("failed: batch ")
+        assert driver.driver.service_status().text.startswith("failed: batch ")
         for _ in range(2):
             seen = driver.status().batches[0].attempts
             driver.client.post("/v1/operator/retry", m.RetryRequest(), m.OperatorAnswer)
@@ -165,7 +165,7 @@ def test_delays_between_attempts_at_a_failed_batch_grow_to_their_bound() -> None
     assert (last.attempts, last.repeats) == (5, 5)
     assert failing.note(work, ValueError("another")).repeats == 1
     failing.forget(7)
-    assert (failing.words, failing.of(7)) == ("", None)
+    assert (failing.text, failing.of(7)) == ("", None)
 
 
 def test_failure_known_from_the_journal_counts_on() -> None:
@@ -173,7 +173,7 @@ def test_failure_known_from_the_journal_counts_on() -> None:
         batch_id=7, output="job", error="ValueError: no", place="", attempts=4, repeats=4, since_ms=0, time_ms=1
     )
     failing = FailingJobs(ManualClock(), max_failures=4, known={7: known})
-    assert "ValueError: no" in failing.words
+    assert "ValueError: no" in failing.text
     work: Any = type("Work", (), {"batch_id": 7, "number": 7, "output": "job", "replay": 0, "stream": "s"})
     failure = failing.note(work, ValueError("no"))
     assert (failure.attempts, failure.since_ms) == (5, 0)

@@ -13,7 +13,7 @@ import pytest
 from driver.background.batch_history import BatchHistory, fill_from_state
 from driver.batches.batch_log import BatchLog
 from driver.batches.job.batch import Batch
-from driver.batches.job.description import OFFSETS_LENGTH_MAX, job_description, offsets_in_words
+from driver.batches.job.description import OFFSETS_LENGTH_MAX, job_description, offsets_text
 from driver.batches.job.engine import NamedJob
 from driver.batches.job.work import BatchWork, Written
 from driver.batches.runner import AttemptRules, BatchHooks
@@ -379,11 +379,11 @@ def test_the_log_is_bounded_and_never_has_a_run_twice() -> None:
 def test_the_description_for_spark_names_all_partitions_within_its_length() -> None:
     """Spark sends it along with each task: the partitions beyond the limit are counted."""
     ranges = [offsets(start, start + 5, 1, partition) for partition in range(9, -1, -1) for start in (0, 5)]
-    assert offsets_in_words(ranges) == ", ".join(f"t/{partition}[0, 10)" for partition in range(10))
-    assert offsets_in_words(ranges, 30) == "t/0[0, 10), t/1[0, 10), t/2[0, 10) and 7 more partitions"
-    assert offsets_in_words(ranges[-8:], 30) == "t/0[0, 10), t/1[0, 10), t/2[0, 10) and 1 more partition"
-    assert offsets_in_words([]) == ""
-    many = offsets_in_words([offsets(0, 5, 1, partition) for partition in range(1_000)])
+    assert offsets_text(ranges) == ", ".join(f"t/{partition}[0, 10)" for partition in range(10))
+    assert offsets_text(ranges, 30) == "t/0[0, 10), t/1[0, 10), t/2[0, 10) and 7 more partitions"
+    assert offsets_text(ranges[-8:], 30) == "t/0[0, 10), t/1[0, 10), t/2[0, 10) and 1 more partition"
+    assert offsets_text([]) == ""
+    many = offsets_text([offsets(0, 5, 1, partition) for partition in range(1_000)])
     assert len(many) < OFFSETS_LENGTH_MAX + 100 and many.endswith(" more partitions")
 
 

@@ -55,7 +55,7 @@ class Batches(Tracked):
 
     def spare(self) -> int:
         """Local copies that may go."""
-        return sum(len(blocks) for blocks in self.state.index.spare.values())
+        return sum(len(blocks) for blocks in self.state.index.superfluous.values())
 
 
 def batches(**settings: int) -> Batches:
@@ -215,7 +215,7 @@ def test_windows_in_a_replay_reach_what_its_batches_had_before_them() -> None:
         reached = [b.batch_id for b in window(t.state, t.state.replaying[batch_id], True)]
         assert reached == ids[number - 2 : number]
         for block_id in (b for one in reached for b in t.state.batch_of if t.state.batch_of[b] == one):
-            assert not t.state.index.spare.get("h1", {}).keys() & {block_id}
+            assert not t.state.index.superfluous.get("h1", {}).keys() & {block_id}
         t.say(Complete(batch_id, 1, 1, 1))
         assert t.state.index == t.state.build_index()
     assert not t.state.replay_window
@@ -302,7 +302,7 @@ def test_the_index_is_that_of_the_state_under_windows_replays_and_jobs_side_by_s
         elif kind == "again" and t.state.replay:
             t.say(Complete(next(iter(t.state.replaying)), 1, 1, t.state.replay.replay))
         assert t.state.index == t.state.build_index()
-        spare = {block for blocks in t.state.index.spare.values() for block in blocks}
+        spare = {block for blocks in t.state.index.superfluous.values() for block in blocks}
         assert not spare & needed(t.state)
 
 

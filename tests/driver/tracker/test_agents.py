@@ -78,7 +78,7 @@ def test_a_block_deleted_for_lack_of_room_is_deleted_by_no_later_clean_up() -> N
     done(tracked)
     batch = tracked.batch()
     tracked.complete(batch)
-    assert dict(tracked.state.index.spare["h1"]) == {first.id: None}
+    assert dict(tracked.state.index.superfluous["h1"]) == {first.id: None}
     assert not tracked.state.blocks[second.id].local
 
 
@@ -126,7 +126,7 @@ def test_cached_copy_is_deleted_when_no_batch_reads_its_block() -> None:
     assert beat(tracked, host="h2", old_blocks=(first.id, second.id)) == (first.id, second.id)
     done(tracked, "h2")
     assert tracked.state.blocks[first.id].local, "the receiver's own copy is elsewhere"
-    assert dict(tracked.state.index.spare["h1"]) == {first.id: None, second.id: None}
+    assert dict(tracked.state.index.superfluous["h1"]) == {first.id: None, second.id: None}
     assert beat(tracked, old_blocks=(first.id,)) == (), "and a clean-up of its own deletes it"
 
 

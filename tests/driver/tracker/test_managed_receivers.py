@@ -120,7 +120,7 @@ def test_operator_restarts_a_static_receiver_by_one_command_until_it_registers_a
 def test_errors_that_a_receiver_tells_are_shown() -> None:
     t = Tracked()
     epoch = t.register()
-    note = m.ErrorNote(words="Kafka: a broker is away", count=2, seconds_ago=1.5)
+    note = m.ErrorNote(message="Kafka: a broker is away", count=2, seconds_ago=1.5)
     t.say(
         m.HeartbeatRequest(
             receiver_id="r1", epoch=epoch, state="active", detail="", acknowledged=0, buffered_bytes=0, records=0,

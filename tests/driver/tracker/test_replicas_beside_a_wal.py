@@ -113,7 +113,7 @@ def test_replica_of_a_block_that_is_written_again_with_other_bytes_is_forgotten(
     other = Handle(path, 5_000, taken.handle.length, taken.handle.checksum + 1)
     apply(t.state, ev.BlockMoved(block_id=taken.id, handle=other, local=False))
     assert t.state.blocks[taken.id].hosts == ()
-    assert "h2" not in t.state.index.spare
+    assert "h2" not in t.state.index.superfluous
     t.check()
 
 

@@ -115,9 +115,9 @@ def test_each_reason_is_kept_once_and_first_ones_are_named() -> None:
         for after in (3, 40):
             errors(KafkaError(KafkaError._TRANSPORT, f"b{number}:9092/1: refused (after {after}ms in state CONNECT)"))
         errors(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
-    assert errors.words() == "; ".join(f"b{number}:9092/1: refused" for number in range(REASONS_MAX)) + "; and 1 more"
+    assert errors.text() == "; ".join(f"b{number}:9092/1: refused" for number in range(REASONS_MAX)) + "; and 1 more"
     errors.forget()
-    assert errors.words() == ""
+    assert errors.text() == ""
 
 
 def test_text_does_not_depend_on_order_of_reasons() -> None:
@@ -127,7 +127,7 @@ def test_text_does_not_depend_on_order_of_reasons() -> None:
     for errors, attempts in ((ClientErrors(), (*brokers, *brokers)), (ClientErrors(), (*reversed(brokers), 0))):
         for number in attempts:
             errors(KafkaError(KafkaError._TRANSPORT, f"b{number}:9092: Connect to ipv4#10.0.0.{number} failed"))
-        texts.add(errors.words())
+        texts.add(errors.text())
     assert len(texts) == 1
 
 
@@ -136,7 +136,7 @@ def test_request_for_group_offsets_has_reason_of_its_client() -> None:
     group = GroupOffsets({"bootstrap.servers": "127.0.0.1:1"}, group="g", clock=SystemClock(), errors=errors)
     with pytest.raises(KafkaException):
         group.committed([WirePartition("t", 0)], 0.5)
-    message = errors.words()
+    message = errors.text()
     group.close()
     assert "Connection refused" in message
 
@@ -147,11 +147,11 @@ def test_closed_connection_is_a_reason_unless_it_was_in_use() -> None:
     line = "[thrd:b:9092/bootstrap]: b:9092/1: Disconnected: connection closed by peer: receive 0 after POLLIN"
     for facility, state in (("FAIL", "600000ms in state UP"), ("OTHER", "1ms in state APIVERSION_QUERY")):
         errors.log(30, "%s [%s] %s", facility, "client", f"{line} (after {state})")
-        assert errors.words() == ""
+        assert errors.text() == ""
     for state in ("9000ms in state APIVERSION_QUERY", "2ms in state UP"):
         errors.log(30, "%s [%s] %s", "FAIL", "client", f"{line} (after {state})")
-        assert errors.words().startswith("b:9092/1: Disconnected: connection closed by peer")
-        assert 'check "security.protocol" and the port' in errors.words()
+        assert errors.text().startswith("b:9092/1: Disconnected: connection closed by peer")
+        assert 'check "security.protocol" and the port' in errors.text()
         errors.forget()
 
 

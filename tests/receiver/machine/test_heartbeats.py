@@ -11,7 +11,7 @@ from forebay.model.units import Duration
 from receiver import actions as act
 from receiver import inputs as inp
 from receiver.machine.control.heartbeat import POLL_PATIENCE_SECONDS
-from receiver.machine.exchange.recent_errors import ERROR_WORDS_MAX, ERRORS_MAX
+from receiver.machine.exchange.recent_errors import ERROR_LENGTH_MAX, ERRORS_MAX
 from tests.receiver.stage import P0, Stage, answer_beat, view
 
 
@@ -67,14 +67,14 @@ def test_heartbeat_has_the_last_few_errors_that_did_not_end_the_process() -> Non
     stage.own(P0)
     stage.tell(inp.HeartbeatAnswered(stage.one(act.Heartbeat).request, numbered(1, 1), ()))
     for number in range(ERRORS_MAX + 3):
-        stage.tell(inp.SourceSeen({}, f"broker {number} is away" + "!" * ERROR_WORDS_MAX))
+        stage.tell(inp.SourceSeen({}, f"broker {number} is away" + "!" * ERROR_LENGTH_MAX))
     stage.tell(inp.SourceSeen({}, "again"))
     stage.tell(inp.SourceSeen({}, ""))
     stage.tell(inp.SourceSeen({}, "again"))
     errors = stage.wait(2.0).one(act.Heartbeat).message.errors
     assert len(errors) == ERRORS_MAX
-    assert all(len(error.words) <= ERROR_WORDS_MAX for error in errors)
-    assert (errors[-1].words, errors[-1].count, errors[-1].seconds_ago) == ("Kafka: again", 2, 2.0)
+    assert all(len(error.message) <= ERROR_LENGTH_MAX for error in errors)
+    assert (errors[-1].message, errors[-1].count, errors[-1].seconds_ago) == ("Kafka: again", 2, 2.0)
 
 
 def test_heartbeats_tell_how_long_records_wait_for_the_seal_and_for_the_store() -> None:

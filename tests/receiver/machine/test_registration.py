@@ -59,7 +59,7 @@ def test_receiver_warns_once_of_older_driver_without_topics_and_joins_when_newer
     assert (stage.machine.state, stage.machine.detail) == ("waiting", warning.partition(": until")[0])
     beat = stage.one(act.Heartbeat)
     assert beat.message.detail == stage.machine.detail
-    assert [note.words for note in beat.message.errors] == [warning]
+    assert [note.message for note in beat.message.errors] == [warning]
     stage.tell(inp.HeartbeatAnswered(beat.request, numbered(1, 1), (), None, None))
     assert not _warnings(stage) and stage.machine.detail
     assert _named(stage, numbered(1, 2), ("a",)).one(act.Follow) == act.Follow(("a",))

@@ -72,7 +72,7 @@ def test_records_before_an_exception_are_accepted_and_the_driver_gets_the_reason
     assert receiver.ended() == 1
     assert tracker.positions[Q] == 300
     message = f"{HERE}:Queue: poll(): ValueError: the line broke"
-    assert any(message in note.words for beat in tracker.heartbeats for note in beat.errors)
+    assert any(message in note.message for beat in tracker.heartbeats for note in beat.errors)
     assert tracker.heartbeats[-1].detail == f"ends: {message}" and own.ended
     assert [(r.topic, r.partition) for r in tracker.released] == [("q", 0)]
 

@@ -11,7 +11,7 @@ from forebay.model.columns import Columns, PartitionFault, Start
 from forebay.model.errors import SourceError, UnreachableError
 from forebay.model.records import SOURCE_SCHEMA
 from forebay.model.values import TopicPartition
-from forebay.sources.custom import END_UNTOLD
+from forebay.sources.custom import UNREPORTED_END
 from forebay.sources.receiving import OffsetGone, Record, RetryLater
 from tests.support.custom_sources import A, B, Lists, offsets, point, reliable
 
@@ -175,7 +175,7 @@ def test_watermarks_are_those_of_the_source_or_unknown() -> None:
     own.fails["end_offset"] = RetryLater("")
     assert adapter.high_watermark(A) == -1
     own.end_offset = lambda partition: -1  # type: ignore[method-assign]
-    assert adapter.watermarks(A, 1.0) == (0, END_UNTOLD)
+    assert adapter.watermarks(A, 1.0) == (0, UNREPORTED_END)
     own.end_offset = lambda partition: None  # type: ignore[method-assign,assignment,return-value]
     with pytest.raises(SourceError, match=r"end_offset\(\) returned None"):
         adapter.high_watermark(A)

@@ -225,11 +225,11 @@ def _counts(overview: m.OverviewAnswer, width: int) -> list[Text]:
         if found:
             lines.append(_joined(parts, width))
     totals = overview.totals
-    words = f"{totals.records_taken:,} records taken in, {totals.records_completed:,} completed in "
-    words += f"{totals.batches_completed:,} batches, {decimal(totals.bytes)} in the WAL"
+    text = f"{totals.records_taken:,} records taken in, {totals.records_completed:,} completed in "
+    text += f"{totals.batches_completed:,} batches, {decimal(totals.bytes)} in the WAL"
     lag = "unknown" if overview.lag_records is None else f"{overview.lag_records:,} records"
     behind = "" if overview.lag_seconds is None else f", {_seconds(overview.lag_seconds)}"
-    return [_joined([("lag        ", "dim"), (lag + behind, "bold")], width), *lines, _line(words, width, "dim")]
+    return [_joined([("lag        ", "dim"), (lag + behind, "bold")], width), *lines, _line(text, width, "dim")]
 
 
 # ---- series ----------------------------------------------------------------------------------------------------------

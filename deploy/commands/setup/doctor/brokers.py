@@ -67,13 +67,13 @@ def _broker(broker: Broker) -> Finding:
         step = "correct advertised.listeners, or give the name an address here: receivers connect to every broker"
         return Finding(_AREA, name, "unreachable", f"{where}: {broker.error}", step)
     release = release_of(broker.versions)
-    words = f"{where}: speaks the protocol of Kafka {release} or newer" if release else f"{where}: older than Kafka 2.0"
+    text = f"{where}: speaks the protocol of Kafka {release} or newer" if release else f"{where}: older than Kafka 2.0"
     if broker.versions.get("Metadata", (0, 0))[1] < _METADATA_WITH_IDS:
         step = (
             "upgrade to Kafka 2.8 or newer; until then only watermarks show that a topic was deleted and created again"
         )
-        return Finding(_AREA, name, "note", f"{words}; it returns no topic ids", step)
-    return Finding(_AREA, name, "fine", words)
+        return Finding(_AREA, name, "note", f"{text}; it returns no topic ids", step)
+    return Finding(_AREA, name, "fine", text)
 
 
 def _rights(kind: Kind, found: Mapping[str, Rights], needed: frozenset[str]) -> Iterator[Finding]:

@@ -36,14 +36,12 @@ def check_machine(settings: Settings | None) -> Iterator[Finding]:
 
 
 def _python() -> Finding:
-    words = (
-        f"Python {platform.python_version()} ({sys.executable}), forebay {version('forebay')}, {platform.platform()}"
-    )
+    text = f"Python {platform.python_version()} ({sys.executable}), forebay {version('forebay')}, {platform.platform()}"
     if struct.calcsize("P") < 8:
         step = "install a 64-bit Python; WAL segments and blocks are mapped into memory"
-        return Finding(_AREA, "python", "wrong", f"{words}: this Python is a 32-bit program", step)
+        return Finding(_AREA, "python", "wrong", f"{text}: this Python is a 32-bit program", step)
     workers = os.environ.get("PYSPARK_PYTHON", "")
-    detail = f"{words}; Spark's workers run {workers}" if workers else words
+    detail = f"{text}; Spark's workers run {workers}" if workers else text
     return Finding(_AREA, "python", "fine", detail)
 
 
@@ -104,11 +102,11 @@ def _java() -> Finding:
         return Finding(
             _AREA, "java", "note", f"{java.path} does not say its version", f"Spark needs Java {JAVA_MIN} or newer"
         )
-    words = f"Java {java.version} ({java.path})"
+    text = f"Java {java.version} ({java.path})"
     if java.version not in JAVA_TESTED:
         step = f"use Java {' or '.join(map(str, JAVA_TESTED))}, on which Spark 4 is tested"
-        return Finding(_AREA, "java", "note", words, step)
-    return Finding(_AREA, "java", "fine", words)
+        return Finding(_AREA, "java", "note", text, step)
+    return Finding(_AREA, "java", "fine", text)
 
 
 def _open_files() -> Finding:
@@ -116,5 +114,5 @@ def _open_files() -> Finding:
     if 0 <= limit < OPEN_FILES_MIN:
         step = "raise it for the services (LimitNOFILE= of a systemd unit, or `ulimit -n`)"
         return Finding(_AREA, "open files", "note", f"a process may have only {limit} open files", step)
-    words = "no limit" if limit == resource.RLIM_INFINITY else f"at most {limit} for a process"
-    return Finding(_AREA, "open files", "fine", words)
+    text = "no limit" if limit == resource.RLIM_INFINITY else f"at most {limit} for a process"
+    return Finding(_AREA, "open files", "fine", text)

@@ -95,16 +95,14 @@ def _listener(name: str, title: str, url: str, settings: Settings) -> Finding:
 
 
 def _running(overview: OverviewAnswer) -> Finding:
-    words = f"stream {overview.stream} is {overview.state}, release {overview.release}"
+    text = f"stream {overview.stream} is {overview.state}, release {overview.release}"
     if overview.problem_count:
         first = overview.problems[0].cause if overview.problems else ""
         step = "`forebay status` shows each problem with its next step"
-        return Finding(_AREA, "driver", "wrong", f"{words}; {overview.problem_count} problems, first: {first}", step)
+        return Finding(_AREA, "driver", "wrong", f"{text}; {overview.problem_count} problems, first: {first}", step)
     if overview.paused:
-        return Finding(
-            _AREA, "driver", "note", f"{words}; paused: {overview.pause_cause}", "`forebay resume` continues"
-        )
-    return Finding(_AREA, "driver", "fine", words)
+        return Finding(_AREA, "driver", "note", f"{text}; paused: {overview.pause_cause}", "`forebay resume` continues")
+    return Finding(_AREA, "driver", "fine", text)
 
 
 def locality(settings: Settings, status: StatusAnswer) -> Finding:
@@ -115,14 +113,14 @@ def locality(settings: Settings, status: StatusAnswer) -> Finding:
     if not ranges:
         return Finding(_AREA, "locality", "unknown", f"{where}; no task has read a block yet")
     share = 100 * status.tiers.get("local", 0) // ranges
-    words = f"{share} % of {ranges} ranges were read on the task's own host; {where}"
+    text = f"{share} % of {ranges} ranges were read on the task's own host; {where}"
     if settings.receiver.local_copies and share < _LOCAL_SHARE_MIN:
         step = (
             "set agent.host on each host to the name that Spark uses for its executor, and run an agent and receivers on the "
             "hosts of the executors"
         )
-        return Finding(_AREA, "locality", "note", words, step)
-    return Finding(_AREA, "locality", "fine", words)
+        return Finding(_AREA, "locality", "note", text, step)
+    return Finding(_AREA, "locality", "fine", text)
 
 
 def _locality_of_settings(settings: Settings) -> Finding:

@@ -64,17 +64,17 @@ def _existing(path: str) -> Path:
 def _space(name: str, folder: Path, settings: Settings) -> Finding:
     usage = shutil.disk_usage(folder)
     reserve = {"wal": settings.wal.reserve, "journal": settings.driver.journal_reserve}.get(name, Size(0))
-    words = f"{_size(usage.free)} of {_size(usage.total)} free at {folder}"
+    text = f"{_size(usage.free)} of {_size(usage.total)} free at {folder}"
     if usage.free <= reserve:
         key = "wal.reserve" if name == "wal" else "driver.journal_reserve"
         step = f"free space, or lower {key} ({toml_text(reserve)}): below it nothing new is taken in"
-        return Finding(_AREA, f"{name}: space", "wrong", words, step)
+        return Finding(_AREA, f"{name}: space", "wrong", text, step)
     wanted = settings.agent.quota if name == "blocks" else settings.wal.retention_free if name == "wal" else Size(0)
     if usage.free < wanted:
         key = "agent.quota" if name == "blocks" else "wal.retention_free"
         step = f"free space, or lower {key} ({toml_text(wanted)})"
-        return Finding(_AREA, f"{name}: space", "note", words, step)
-    return Finding(_AREA, f"{name}: space", "fine", words)
+        return Finding(_AREA, f"{name}: space", "note", text, step)
+    return Finding(_AREA, f"{name}: space", "fine", text)
 
 
 def _creates_once(name: str, folder: Path) -> Finding:
@@ -105,13 +105,13 @@ def _sync_speed(name: str, folder: Path, clock: Clock) -> Finding:
         file.write(large)
         os.fdatasync(file.fileno())
         took = max(clock.monotonic() - began, 1e-6)
-    words = (
+    text = (
         f"a sync at {folder} takes {median(syncs) * 1000:.1f} ms (slowest of {SYNCS}: {max(syncs) * 1000:.1f} ms), writing "
         f"with sync {_size(round(LARGE_BYTES / took))}/s"
     )
     if median(syncs) > SYNC_SECONDS_MAX:
-        return Finding(_AREA, f"{name}: sync", "note", words, "use a faster disk: each block waits for one sync")
-    return Finding(_AREA, f"{name}: sync", "fine", words)
+        return Finding(_AREA, f"{name}: sync", "note", text, "use a faster disk: each block waits for one sync")
+    return Finding(_AREA, f"{name}: sync", "fine", text)
 
 
 def _remote(name: str, url: str, settings: Settings, clock: Clock) -> Iterator[Finding]:
@@ -137,22 +137,22 @@ def _remote(name: str, url: str, settings: Settings, clock: Clock) -> Iterator[F
     finally:
         for path in names:
             storage.delete(path)
-    words = f"{url}: a write takes {median(writes) * 1000:.0f} ms, a read {median(reads) * 1000:.0f} ms; create-if-absent holds"
+    text = f"{url}: a write takes {median(writes) * 1000:.0f} ms, a read {median(reads) * 1000:.0f} ms; create-if-absent holds"
     if median(writes) > REQUEST_SECONDS_MAX:
         step = "use a store nearer to the receivers: each block waits for one write"
-        yield Finding(_AREA, f"{name}: latency", "note", words, step)
+        yield Finding(_AREA, f"{name}: latency", "note", text, step)
     else:
-        yield Finding(_AREA, f"{name}: latency", "fine", words)
+        yield Finding(_AREA, f"{name}: latency", "fine", text)
     if ahead is not None:
         yield clock_finding(_AREA, f"{name}: clock", "the store's clock", ahead)
 
 
 def clock_finding(area: str, name: str, whose: str, ahead_seconds: float) -> Finding:
     """Return the finding about a clock that is ``ahead_seconds`` ahead of this machine's (negative: behind)."""
-    words = f"{whose} is {abs(ahead_seconds):.1f} s {'ahead of' if ahead_seconds > 0 else 'behind'} this machine's"
+    text = f"{whose} is {abs(ahead_seconds):.1f} s {'ahead of' if ahead_seconds > 0 else 'behind'} this machine's"
     if abs(ahead_seconds) > CLOCK_SECONDS_MAX:
-        return Finding(area, name, "wrong", words, "set both clocks by NTP, as in `timedatectl set-ntp true`")
-    return Finding(area, name, "fine", words)
+        return Finding(area, name, "wrong", text, "set both clocks by NTP, as in `timedatectl set-ntp true`")
+    return Finding(area, name, "fine", text)
 
 
 def _size(size: int) -> str:

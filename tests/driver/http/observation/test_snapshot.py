@@ -62,7 +62,7 @@ def large() -> Tracked:
                 acknowledged=0,
                 buffered_bytes=1_000,
                 records=10,
-                errors=tuple(m.ErrorNote(words="x" * 300, count=1, seconds_ago=1.0) for _ in range(3)),
+                errors=tuple(m.ErrorNote(message="x" * 300, count=1, seconds_ago=1.0) for _ in range(3)),
                 partitions=tuple(
                     m.PartitionStatus(topic=TOPIC, partition=p, token=1, state="active", position=5, high_watermark=9)
                     for p in own
