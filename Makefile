@@ -120,6 +120,6 @@ lock: setup  ## write requirements.lock again, with the newest versions that fit
 	@sh scripts/lock.sh
 	@$(PYTHON_IN) scripts/lock_jars.py
 
-clean:  ## remove what was made, but for .venv and fetched jars
+clean:  ## remove generated files, except .venv and fetched jars
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse metastore_db derby.log dist run site
 	@find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
