@@ -73,7 +73,7 @@ def decision_loop(driver: DriverProcess) -> DriverLoop:
 def clean_up(driver: DriverProcess, history: HistoryWriter) -> tuple[SnapshotCopies, Cleaner]:
     """Return the snapshot copies and the clean-up. The clean-up's thread is a task."""
     world = driver.world
-    limits = Limits(world.options.retention_ms, world.options.retention_bytes)
+    limits = RetentionLimits(retention_ms=world.options.retention_ms, retention_bytes=world.options.retention_bytes)
     storage = cast(Storage, SteppedStore(world.wal, CLEAN_UP_STEPS, partial(world.invariants.deleting, driver)))
     asked = cast(Any, driver.asked_type({CleanSegment: "judge"}))
     copies = SnapshotCopies(

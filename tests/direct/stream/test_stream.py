@@ -285,7 +285,7 @@ def test_callback_gets_errors_of_a_commit_by_partition(tps: list[TopicPartition]
 
 def test_invalid_streams_are_refused(runs: Runs) -> None:
     for make, message in (
-        (lambda: StreamSettings("../s", "file:///c"), "stream '../s': allowed are"),
+        (lambda: StreamSettings("../s", "file:///c"), "stream '../s': a name has"),
         (lambda: StreamSettings("s", "file:///c", on_vanished="x"), "allowed are stop and record"),  # type: ignore[arg-type]
         (lambda: StreamSettings("s", "file:///c", interval_seconds=0), "interval_seconds must be above 0"),
         (lambda: check(Subscribe([])), "the topics: the list is empty"),

@@ -52,11 +52,11 @@ def test_every_other_name_is_refused(path: str) -> None:
 
 @pytest.mark.parametrize("name", ["..", "a/b", "", ".a", "a" * 65, "a\n"])
 def test_names_that_lead_out_of_the_root_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="allowed are"):
+    with pytest.raises(ValueError, match="a name has"):
         layout.block_segment(name, "r", 1, 1)
-    with pytest.raises(ValueError, match="allowed are"):
+    with pytest.raises(ValueError, match="a name has"):
         layout.block_segment("s", name, 1, 1)
-    with pytest.raises(ValueError, match="allowed are"):
+    with pytest.raises(ValueError, match="a name has"):
         layout.timeline_marker(name, 1)
 
 

@@ -202,7 +202,7 @@ REFUSED: dict[str, tuple[Callable[[Batch], Any], str]] = {
     "a key without column": (lambda b: b.state("x", COUNTS, "missing"), "not in the schema"),
     "a key of floats": (lambda b: b.state("x", pa.schema([("f", pa.float64())]), "f"), "can be an integer"),
     "a reserved column": (lambda b: b.state("x", pa.schema([("k", pa.int64()), ("__k", pa.int64())]), "k"), "reserved"),
-    "a name that is a path": (lambda b: b.state("../x", COUNTS, "key"), "allowed are"),
+    "a name that is a path": (lambda b: b.state("../x", COUNTS, "key"), "a name has"),
     "too many shards": (lambda b: counts(b, shards=5_000), "shards must be"),
     "no timeout": (lambda b: counts(b, timeout=0), "timeout must be at least 1 ms"),
     "no version": (lambda b: counts(b, versions=0), "versions must be"),
