@@ -160,7 +160,7 @@ class FailingJobs:
             self._logged.pop(batch_id, None)
         if failure is not None and succeeded:
             log.info(
-                "batch %d: the job succeeded after %d attempts that failed",
+                "batch %d: the job succeeded after %d failed attempts",
                 batch_id,
                 failure.attempts,
                 extra=fields(batch=batch_id, failed_attempts=failure.attempts),

@@ -117,10 +117,10 @@ class Leadership:
             try:
                 led = self._open(stores, url)
             except FencedError as error:
-                log.info("%s: still standby", error)
+                log.info("this driver stays a standby: %s", error)
                 continue
             except StoreError as error:  # full or out of reach, perhaps for the driver that led too
-                log.warning("cannot take over: %s; still standby", error)
+                log.warning("cannot take over, so this driver stays a standby: %s", error)
                 self.end(abandon=True)
                 if activity.stopping.wait(pause_seconds):
                     return None

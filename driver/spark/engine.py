@@ -372,7 +372,11 @@ class SparkEngine(SparkJobs):
         try:
             made = archive.make(self._stopping)
         except (OSError, ForebayError) as error:
-            log.warning("spark.class_archive: no archive of classes was made in %s: %s", archive.folder, error)
+            log.warning(
+                "spark.class_archive: cannot create an archive of classes in %s, so the next start of Spark is slower: %s",
+                archive.folder,
+                error,
+            )
             return
         if made is not None:
             log.info("the next start of Spark uses the archive of classes %s", made)

@@ -37,7 +37,7 @@ def metrics_route(metrics: Metrics) -> HTTPRouteHandler:
     async def get_metrics() -> Response[bytes]:
         nonlocal waiting
         if waiting >= WAITING_MAX:
-            raise TurnedAwayError(f"{WAITING_MAX} scrapes wait for the store already: try again")
+            raise TurnedAwayError(f"{WAITING_MAX} scrapes already wait for the store; try again later")
         waiting += 1
         try:
             text = await asyncio.get_running_loop().run_in_executor(thread, metrics.render)

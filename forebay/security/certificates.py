@@ -76,7 +76,7 @@ class Certificates:
             self._wrong = str(error)
             return  # the next handshake tries again, because the cause may pass without a change of the files
         if self._context is not None:
-            log.info("certificates have changed: %s", ", ".join(filter(None, (self._cert_file, self._ca_file))))
+            log.info("changed certificates are in use: %s", ", ".join(filter(None, (self._cert_file, self._ca_file))))
         self._context, self._seen, self._wrong = context, seen, ""
         self._expires = _expires(self._cert_file) if self._cert_file is not None else None
         self._notice_at = self._clock.monotonic()

@@ -83,7 +83,7 @@ class Intake:
 
     @classmethod
     def of(cls, options: SourceOptions) -> Intake:
-        """Return a client with the urls, access and patience that ``options`` set."""
+        """Return a client of the driver that ``options`` name, with their credentials and their time limit for an answer."""
         assert options.intake is not None
         return cls(options.intake.urls, options.intake.access, options.poll_timeout_seconds)
 

@@ -65,7 +65,9 @@ class Questions:
             lower = lower_ends(known, found) if known is not None else set()
             if not lower:
                 break
-            _log.warning("ends of %s are below what was read: retrying", comma_separated(lower))
+            _log.warning(
+                "Kafka reports ends of %s that are below offsets already read: asking again", comma_separated(lower)
+            )
             self._pause.wait(self._options.offset_retry_seconds)
             found = self._again(self._latest)
         return found

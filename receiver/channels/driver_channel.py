@@ -66,10 +66,10 @@ class _NotAnswered(Exception):
 
 
 class DriverChannel:
-    """Sends one request at a time and retries nothing: the machine decides what is sent again.
+    """Sends requests to the driver in a thread, one at a time. It repeats none: the machine decides which to send again.
 
-    ``tell`` gets the answer as an input, or DriverFailed, Fenced, Misused (the driver refused the registration as wrong
-    use), or Broken.
+    ``tell`` is called once for each request with an input of the machine: the answer, or DriverFailed, Fenced, Misused (the
+    driver refused the registration as wrong use) or Broken.
     """
 
     def __init__(self, name: str, client: DriverClient, tell: Callable[[inp.Input], None]) -> None:

@@ -29,7 +29,7 @@ from receiver.machine.polling.poll_results import PollResults
 
 
 class Parts:
-    """Each part gets the parts that it calls, all of them composed before it."""
+    """The parts of a receiver's machine. They are made in an order in which each one gets the parts that it calls."""
 
     #: classes of parts; a test replaces one to plant a mistake
     partitions_type: type[Partitions] = Partitions

@@ -43,4 +43,4 @@ def fits(sha256: bytes | msgspec.UnsetType, payload: Any) -> bool:
 def check_digest(sha256: bytes | msgspec.UnsetType, payload: Any, where: str) -> None:
     """Raise CorruptionError, which names ``where``, if the journal has a SHA-256 and ``payload`` has another one."""
     if not fits(sha256, payload):
-        raise CorruptionError(where, 0, "its SHA-256 is not the one that the journal names")
+        raise CorruptionError(where, 0, "the block's SHA-256 is not the one that the journal names")

@@ -106,7 +106,7 @@ class FrameHeader(msgspec.Struct, frozen=True, gc=False):  # quicker to make tha
 
     @property
     def unsupported(self) -> str | None:
-        """The feature for which reading this frame needs a newer release; None if this release can read it."""
+        """The feature of this frame that only a newer release can read; None if this release can read the frame."""
         if self.version > FORMAT_VERSION:
             return f"format {self.version}"
         unknown = self.flags & CRITICAL_FLAGS & ~FLAGS.get(self.kind, 0)  # type: ignore[call-overload]

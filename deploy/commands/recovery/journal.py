@@ -250,7 +250,7 @@ class RebuiltPosition(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
 
 
 class RebuildReport(msgspec.Struct, frozen=True, rename={**WIRE_NAMES, "missing_offsets": "holes"}):
-    """The result of a rebuild, or what it would be.
+    """The result of a rebuild; without ``--apply``, the result that it would have.
 
     ``blocks``: number of blocks in the new journal; ``taken``: those of them found in the WAL after the snapshot copy.
     ``not_taken``: block → reason. ``repeated``: batch → ranges that run again, though the batch may have run before.

@@ -75,7 +75,7 @@ class RepairedSegment(msgspec.Struct, frozen=True):
 
 
 class RepairReport(msgspec.Struct, frozen=True, rename={"repaired": "mended"}):
-    """The result of a repair, or what it would be.
+    """The result of a repair; without ``--apply``, the result that it would have.
 
     ``repaired``: repaired segments. ``left``: one sentence for each fault that remains. ``temporaries``: files that a killed
     process left behind, removed if ``done``.

@@ -115,7 +115,7 @@ class _Few:
     async def call(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
         """Return what ``function`` returns. Raises TurnedAwayError if ``WAITING_MAX`` calls wait."""
         if self._waiting >= WAITING_MAX:
-            raise TurnedAwayError(f"{WAITING_MAX} requests wait for the store already: try again")
+            raise TurnedAwayError(f"{WAITING_MAX} requests already wait for the store; try again later")
         self._waiting += 1
         try:
             async with self._running:

@@ -56,8 +56,8 @@ def read(storage: Storage, stream: str) -> StoredJournal:
     newest = newest_claim(storage, stream)
     if seen.epoch > newest:
         raise CorruptionError(
-            claim_path(stream, seen.epoch), 0, "the claim is missing, but the lease names this epoch as one that led. If "
-            "its segments exist, starting the driver finds them"
+            claim_path(stream, seen.epoch), 0, "the claim is missing, but the lease names this epoch as one that led; start the "
+            "driver: it creates the claim again, and reads the epoch's segments if they exist"
         )  # fmt: skip
     segments = 0
     for epoch in range(newest, numbered(max(1, timeline_of(newest)), 0), -1):

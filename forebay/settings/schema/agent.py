@@ -1,4 +1,4 @@
-"""The section ``[agent]``."""
+"""The section ``[agent]`` of ``forebay.toml``: its keys, with bounds, defaults and descriptions."""
 
 from typing import Annotated
 

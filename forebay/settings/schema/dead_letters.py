@@ -1,4 +1,4 @@
-"""The section ``[dead_letters]``."""
+"""The section ``[dead_letters]`` of ``forebay.toml``: its keys, with bounds, defaults and descriptions."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""The section ``[driver]``."""
+"""The section ``[driver]`` of ``forebay.toml``: its keys, with bounds, defaults and descriptions."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""The section ``[kafka]``."""
+"""The section ``[kafka]`` of ``forebay.toml``: its keys, with bounds, defaults and descriptions."""
 
 from typing import Annotated, Any, Literal
 

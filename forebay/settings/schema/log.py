@@ -1,4 +1,4 @@
-"""The section ``[log]``."""
+"""The section ``[log]`` of ``forebay.toml``: its keys, with bounds, defaults and descriptions."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""The section ``[receiver]``."""
+"""The section ``[receiver]`` of ``forebay.toml``: its keys, with bounds, defaults and descriptions."""
 
 from typing import Annotated, Any, Literal
 

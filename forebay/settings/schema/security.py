@@ -1,4 +1,4 @@
-"""The section ``[security]``."""
+"""The section ``[security]`` of ``forebay.toml``: its keys, with bounds, defaults and descriptions."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""The section ``[spark]``."""
+"""The section ``[spark]`` of ``forebay.toml``: its keys, with bounds, defaults and descriptions."""
 
 from typing import Annotated, Any, Literal
 

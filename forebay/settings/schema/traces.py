@@ -1,4 +1,4 @@
-"""The section ``[traces]``."""
+"""The section ``[traces]`` of ``forebay.toml``: its keys, with bounds, defaults and descriptions."""
 
 from typing import Annotated
 

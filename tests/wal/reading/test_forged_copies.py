@@ -85,7 +85,7 @@ def test_forged_cached_copy_of_this_host_is_damaged(stored: Stored, reference: B
     here = reference.also_at((this_host(),))
     read = read_block(here, stored.plan("local", "wal"))
     assert (read.tier, [(f.tier, f.kind) for f in read.failures]) == ("wal", [("local", "damaged")])
-    assert "its SHA-256 is not the one that the journal names" in read.failures[0].detail
+    assert "the block's SHA-256 is not the one that the journal names" in read.failures[0].detail
     assert values(here, stored.plan("local", "wal"))[0] == TRUE
 
 

@@ -60,7 +60,9 @@ def test_hanging_store_holds_up_no_other_route(route: str) -> None:
         hanging = set(asked)
         while len(hanging) > WAITING_MAX:
             refused, hanging = wait(hanging, timeout=30, return_when=FIRST_COMPLETED)
-            assert refused and all("wait for the store already" in str(one.exception()) for one in refused)
+            assert refused and all(
+                "already wait for the store; try again later" in str(one.exception()) for one in refused
+            )
         assert client.settings().settings == ()  # answered meanwhile
         answering.set()
         assert all("does not answer" in str(one.exception(60)) for one in hanging)
