@@ -74,7 +74,7 @@ export class Chart extends Component {
     const last = series.times_ms.length - 1;
     const place = at !== null && at <= last ? at : last;
     const value = ({ name }) => format(series.values[name]?.[place] ?? null);
-    const words = lines.map((line) => `${line.label} ${value(line)}`).join(", ");
+    const values = lines.map((line) => `${line.label} ${value(line)}`).join(", ");
     return html`
       <figure class="chart">
         <figcaption>
@@ -82,7 +82,7 @@ export class Chart extends Component {
           ${lines.map((line) => html`<span class="key"><i class=${`swatch ${line.color.slice(2)}`}></i>${line.label} <b>${value(line)}</b></span>`)}
           <span class="muted at">${at !== null && place >= 0 ? utc(series.times_ms[place]) : ""}</span>
         </figcaption>
-        <div role="img" aria-label=${plain(`${title}: ${words}`)} ref=${this.box}></div>
+        <div role="img" aria-label=${plain(`${title}: ${values}`)} ref=${this.box}></div>
       </figure>
     `;
   }

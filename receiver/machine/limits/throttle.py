@@ -56,7 +56,7 @@ class Bucket:
         return self.level
 
     def change(self, rate: float, now: float) -> None:
-        """Set another rate, and scale the level by the same factor."""
+        """Change the rate, and scale the level by the same factor: a full bucket stays full."""
         self.level = self.refill(now) * rate / self.rate
         self.rate = rate
 
