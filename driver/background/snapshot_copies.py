@@ -174,7 +174,7 @@ class SnapshotCopies:
         return pending.handle.path
 
     def prune(self, copies: Sequence[SnapshotCopy]) -> None:
-        """Delete all copies older than ``copies``, those that a crash left behind included. May be repeated."""
+        """Delete all snapshot copies older than the first of ``copies``, also those that a crash left. May be repeated."""
         if len(copies) < 2:
             return
         oldest = layout.parse_snapshot_copy(copies[0].path)

@@ -222,7 +222,9 @@ class EarlierBatches(Read[BatchRun]):
         else:
             batch = state.batches.get(self.batch_id)
         if batch is None or (isinstance(batch, Batch) and batch.completed_ms is not None):
-            raise RefusedError(f"batch {self.batch_id} is completed: its earlier batches may have left", "conflict")
+            raise RefusedError(
+                f"batch {self.batch_id} is completed: the batches of its window may be deleted", "conflict"
+            )
         return BatchRun.of(state, (*window(state, batch, self.replay > 0), batch), self.replay, False)
 
 

@@ -202,7 +202,7 @@ class SparkJobs(ABC):
                 signal.signal(signal.SIGINT, on_interrupt)
 
     def await_ready(self, work: BatchWork) -> bool:
-        """Wait for the first queries while the engine is warmed (:class:`driver.spark.warming.Warming`)."""
+        """Wait until the first queries that warm Spark have ended, as :meth:`driver.spark.warming.Warming.await_ready`."""
         return self._warming.await_ready()
 
     def run(self, work: BatchWork, job: Job) -> TierCounts:

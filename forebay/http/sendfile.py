@@ -67,7 +67,7 @@ class _SendingFile(ASGIResponse):
             else:
                 await self._send_chunks(send, descriptor, start, end)
         except (OSError, EOFError) as error:
-            log.error("cannot send %s to its end: %s", self._name, error)
+            log.error("sending %s ended before its end: %s", self._name, error)
         finally:
             os.close(descriptor)
 

@@ -219,7 +219,7 @@ def test_block_that_cannot_be_read_to_its_end_breaks_the_connection(
     reader = Reader(agent)
     assert len(reader.rest()) < SIZE
     reader.close()
-    until(lambda: f"cannot send block s/{NAME} to its end" in caplog.text)
+    until(lambda: f"sending block s/{NAME} ended before its end" in caplog.text)
     assert "Traceback" not in caplog.text
 
 

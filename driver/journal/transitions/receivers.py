@@ -81,7 +81,9 @@ def claim_released(state: State, event: ev.ClaimReleased) -> None:
 def writer_settled(state: State, event: ev.WriterSettled) -> None:
     partition = partition_of(state, event.topic, event.partition)
     if partition.owner == event.receiver_id:
-        raise BrokenInvariant(f"{event.receiver_id} owns {partition.tp}, and was taken for settled (INV-4)")
+        raise BrokenInvariant(
+            f"{event.receiver_id} owns {partition.tp}, so its writes to the partition may not be over (INV-4)"
+        )
     drop_writers(partition, event.receiver_id)
 
 
