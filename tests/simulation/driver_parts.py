@@ -34,6 +34,7 @@ from tests.simulation.shells import (
     stepped,
 )
 from tests.simulation.upstream import SimulatedUpstream
+from wal.decisions.retention import RetentionLimits
 from wal.segments.writer import SegmentLimits
 from wal.storage import Storage
 

@@ -269,7 +269,9 @@ class DriverProcess:
             ),
         )
         if world.options.copies:
-            self.tracker.replicas.rules = CopyRules(copies=world.options.copies, timeout_seconds=AGENT_SECONDS, room_bytes=1)
+            self.tracker.replicas.rules = CopyRules(
+                copies=world.options.copies, timeout_seconds=AGENT_SECONDS, room_bytes=1
+            )
         world.invariants.opened(self)
 
     def _lead(self) -> None:
