@@ -26,7 +26,7 @@ LOOKS = 12
 RETENTION_SECONDS = 600.0
 
 
-class Look(msgspec.Struct, frozen=True):
+class Sample(msgspec.Struct, frozen=True):
     """One sample of the run. ``sizes``: as ``LongRun.sizes``; ``batch_ms``: milliseconds per batch."""
 
     sizes: dict[str, int]
@@ -41,7 +41,7 @@ def measure(setup: Setup) -> Iterator[Measured]:
     with setup.folder() as folder:
         command = [sys.executable, "-m", "benchmarks.long_run", str(folder), str(batches)]
         found = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=3_600).stdout
-    early, late = msgspec.json.decode(found, type=tuple[Look, Look])
+    early, late = msgspec.json.decode(found, type=tuple[Sample, Sample])
     note = f"{batches:,} batches against the first tenth"
     flat = Threshold(1.25, at_least=False)
 
@@ -61,16 +61,16 @@ def measure(setup: Setup) -> Iterator[Measured]:
     yield figure("day", "history, per batch", [late.history_bytes_per_batch], "bytes")
 
 
-def run(folder: Path, batches: int) -> tuple[Look, Look]:
+def run(folder: Path, batches: int) -> tuple[Sample, Sample]:
     tenth = batches // 10
     # so often that what is remembered of ended epochs, which has a limit, is full at the first look
     with LongRun(folder, RETENTION_SECONDS, max(1, tenth // 2 // (UNBARRED_MAX + 44))).opened() as going:
-        early = _look(going, tenth)
+        early = _sample(going, tenth)
         going.run(batches - 2 * tenth)
-        return early, _look(going, tenth)
+        return early, _sample(going, tenth)
 
 
-def _look(going: LongRun, batches: int) -> Look:
+def _sample(going: LongRun, batches: int) -> Sample:
     """Return samples over ``batches`` batches, taken in the second half of them."""
     going.run(batches // 2)
     sizes: dict[str, int] = {}
@@ -84,7 +84,7 @@ def _look(going: LongRun, batches: int) -> Look:
             sizes[name] = max(size, sizes.get(name, 0))
         status_us = min(status_us, going.status_seconds() * 1e6)
     history = (going.history_bytes() - before) / done
-    return Look(sizes, status_us, _memory_bytes(), seconds / done * 1000, history)
+    return Sample(sizes, status_us, _memory_bytes(), seconds / done * 1000, history)
 
 
 def _memory_bytes() -> int:

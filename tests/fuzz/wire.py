@@ -78,7 +78,7 @@ class Player:
     def _signed(self, **fields: Any) -> Tree:
         return {"receiver_id": "r1", "epoch": self._epoch, **fields}
 
-    def look(self) -> Tree:
+    def lookup(self) -> Tree:
         return self._signed(partitions=[{"topic": t, "partition": n} for t, n in self._draw.sample(self._all, 3)])
 
     def claim(self) -> Tree:
@@ -210,7 +210,7 @@ class Player:
             "/v1/partitions/trouble": self.fault,
             "/v1/receivers/heartbeat": self.beat,
             "/v1/receivers/register": self.registration,
-            "/v1/partitions/look": self.look,
+            "/v1/partitions/look": self.lookup,
             "/v1/partitions/release": self.release,
             "/v1/agents/heartbeat": self.agent,
             "/v1/cursors/open": self.open_cursor,

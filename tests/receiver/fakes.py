@@ -85,7 +85,7 @@ class FakeTracker:
                 return m.RegisterAnswer(epoch=self.epoch, driver_epoch=numbered(1, 1), timeline=1)
 
         @post("/v1/partitions/look", status_code=200, sync_to_thread=False)
-        def look(data: Annotated[m.LookupRequest, Body()]) -> m.LookupAnswer:
+        def lookup(data: Annotated[m.LookupRequest, Body()]) -> m.LookupAnswer:
             self._pass()
             with self.changed:
                 return m.LookupAnswer(partitions=tuple(self._view(tp) for tp in data.partitions))
@@ -133,7 +133,7 @@ class FakeTracker:
                 self.changed.notify_all()
                 return m.HeartbeatAnswer(driver_epoch=numbered(1, 1))
 
-        return [register, look, claim, release, report, heartbeat]
+        return [register, lookup, claim, release, report, heartbeat]
 
     def _view(self, tp: TopicPartition) -> m.PartitionView:
         return m.PartitionView(

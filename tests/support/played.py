@@ -48,12 +48,12 @@ class PlayedReceiver:
             new_uid=lambda: next(_numbers),
         )
 
-    def look(self, tp: TopicPartition) -> m.PartitionView:
+    def lookup(self, tp: TopicPartition) -> m.PartitionView:
         request = m.LookupRequest(receiver_id=self.receiver_id, epoch=self.epoch, partitions=(tp,))
         return self.client.post("/v1/partitions/look", request, m.LookupAnswer).partitions[0]
 
     def claim(self, tp: TopicPartition) -> m.PartitionView:
-        ask = m.ClaimAsk(topic=tp.topic, partition=tp.partition, known_token=self.look(tp).token)
+        ask = m.ClaimAsk(topic=tp.topic, partition=tp.partition, known_token=self.lookup(tp).token)
         request = m.ClaimRequest(receiver_id=self.receiver_id, epoch=self.epoch, claims=(ask,))
         (grant,) = self.client.post("/v1/partitions/claim", request, m.ClaimAnswer).claims
         assert grant.granted
@@ -62,7 +62,7 @@ class PlayedReceiver:
 
     def store(self, tp: TopicPartition, count: int) -> Block:
         """A block of ``count`` records at the position, durable in the WAL, not reported."""
-        view = self.look(tp) if tp in self.tokens else self.claim(tp)
+        view = self.lookup(tp) if tp in self.tokens else self.claim(tp)
         batches = [source_batch(filler(count, view.position))]
         self.sequence += 1
         end = view.position + count

@@ -87,12 +87,12 @@ class Tracked:
         )
         return int(self.say(request).epoch)
 
-    def look(self, epoch: int, partition: int = 0, receiver: str = "r1") -> m.PartitionView:
+    def lookup(self, epoch: int, partition: int = 0, receiver: str = "r1") -> m.PartitionView:
         answer = self.say(m.LookupRequest(receiver_id=receiver, epoch=epoch, partitions=(tp(partition),)))
         return answer.partitions[0]  # type: ignore[no-any-return]
 
     def claim(self, epoch: int, partition: int = 0, receiver: str = "r1", known: int | None = None) -> m.ClaimGrant:
-        known = self.look(epoch, partition, receiver).token if known is None else known
+        known = self.lookup(epoch, partition, receiver).token if known is None else known
         ask = m.ClaimAsk(topic=TOPIC, partition=partition, known_token=known)
         self.claims += 1
         request = m.ClaimRequest(receiver_id=receiver, epoch=epoch, claims=(ask,), number=self.claims)

@@ -44,7 +44,7 @@ def url(answers: list[Exception]) -> Iterator[str]:
         yield server.url
 
 
-LOOK = m.LookupRequest(receiver_id="r", epoch=1, partitions=())
+LOOKUP = m.LookupRequest(receiver_id="r", epoch=1, partitions=())
 
 
 def test_the_openapi_document_names_every_route_with_its_messages(url: str) -> None:
@@ -120,7 +120,7 @@ def test_a_refusal_arrives_as_the_error_it_was_with_its_message(
 ) -> None:
     answers.append(refusal)
     with pytest.raises(raised, match=str(refusal)):
-        Client(url).post("/v1/partitions/look", LOOK, m.LookupAnswer)
+        Client(url).post("/v1/partitions/look", LOOKUP, m.LookupAnswer)
 
 
 def test_a_body_that_is_no_such_message_is_refused_with_the_field(url: str) -> None:

@@ -112,7 +112,7 @@ def test_more_receiver_ids_than_the_limit_take_the_place_of_idle_ones(monkeypatc
     newer = t.register("newer")
     assert set(t.state.receivers) == {"writer", "owner", "newer"}
     with pytest.raises(FencedError, match="register first"):
-        t.look(idle, receiver="idle")
+        t.lookup(idle, receiver="idle")
     t.claim(newer, 0, "newer")
     events = len(t.events)
     with pytest.raises(RefusedError, match="has 3 receiver ids") as refused:
@@ -361,4 +361,4 @@ def test_neither_owners_nor_writers_of_faulty_partitions_are_fenced_to_free_ids(
     t.register("newer")
     assert t.state.receivers["killed"].epoch > old and t.state.receivers["owner"].epoch == owner
     with pytest.raises(FencedError, match="registered again since"):
-        t.look(old, receiver="killed")
+        t.lookup(old, receiver="killed")

@@ -71,9 +71,9 @@ def test_no_claim_is_given_before_kafkas_commits_were_compared(
         assert asked.wait(30)
         receiver = PlayedReceiver(s, intake.url)
         with pytest.raises(UnreachableError, match="compared with the journal"):
-            receiver.look(TopicPartition(s.kafka.topics[0], 0))
+            receiver.lookup(TopicPartition(s.kafka.topics[0], 0))
         answer.set()
-        assert receiver.look(ready(intake, s)).known
+        assert receiver.lookup(ready(intake, s)).known
 
 
 def test_no_claim_is_given_before_a_snapshot_copy_is_beside_the_wal(

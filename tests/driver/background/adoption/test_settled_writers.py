@@ -103,7 +103,7 @@ def test_fenced_receiver_is_refused_and_returns_only_as_a_new_process() -> None:
     t.claim(old)
     t.faulted()
     t.say(m.FenceRequest(topic=TOPIC, partition=0, receiver_id="r1"))
-    for request in (lambda: t.beat(old), lambda: t.register("r1", "i1"), lambda: t.look(old)):
+    for request in (lambda: t.beat(old), lambda: t.register("r1", "i1"), lambda: t.lookup(old)):
         with pytest.raises(FencedError):
             request()
     assert t.register("r1", "i1-again") > old
@@ -116,7 +116,7 @@ def test_only_a_receiver_that_is_waited_for_can_be_fenced() -> None:
     for name in ("r3", "r2", "nobody", ADOPTER):
         with pytest.raises(RefusedError, match="does not wait for"):
             t.say(m.FenceRequest(topic=TOPIC, partition=0, receiver_id=name))
-    assert t.look(bystander, receiver="r3").known
+    assert t.lookup(bystander, receiver="r3").known
 
 
 def test_a_receiver_that_takes_in_under_an_outdated_token_is_ordered_to_claim_again_once() -> None:

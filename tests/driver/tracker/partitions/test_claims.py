@@ -48,7 +48,7 @@ def test_a_claim_that_names_an_older_token_changes_nothing() -> None:
     """Compare-and-set: a claim sent before another receiver's claim comes too late, however late it is (INV-4)."""
     t = Tracked()
     first, second = t.register("r1"), t.register("r2", "i2")
-    seen_by_first = t.look(first).token
+    seen_by_first = t.lookup(first).token
     granted = t.claim(second, receiver="r2")
     late = t.claim(first, known=seen_by_first)
     assert granted.granted
@@ -70,7 +70,7 @@ def test_a_repeated_claim_is_refused_by_its_own_token_and_can_be_looked_up_again
 def test_partition_without_an_incarnation_can_be_looked_up_but_not_claimed() -> None:
     t = Tracked(partitions=1)
     epoch = t.register()
-    assert not t.look(epoch, 9).known
+    assert not t.lookup(epoch, 9).known
     assert not t.claim(epoch, 9, known=0).granted
     assert "t/9" not in t.state.partitions
 
