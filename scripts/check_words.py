@@ -26,7 +26,7 @@ PACKAGES = (
     "examples", "benchmarks", "scripts",
 )  # fmt: skip
 #: folders whose names of classes, functions, arguments, constants, attributes and variables are read; not yet "tests"
-FOLDERS_OF_NAMES = frozenset(PACKAGES)
+FOLDERS_OF_NAMES = frozenset((*PACKAGES, "tests"))
 
 # each: the wording, and what to write instead
 WORDS = (

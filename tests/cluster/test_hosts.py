@@ -204,7 +204,7 @@ def test_tasks_read_what_their_host_holds_and_cut_lines_and_a_lost_host_cost_no_
     # clean-up takes them away soon after
     cluster.wait(lambda: stored_back(cluster, "w1", "w2") & held, "some of them to be stored back")
     scene.go_on()
-    network.mend_way("w2", KAFKA)
+    network.restore_way("w2", KAFKA)
     scene.lose_for_good("w3")
     scene.end()
 
@@ -292,12 +292,12 @@ def test_cut_of_any_link_loses_and_repeats_nothing(scene: Scene) -> None:
     for source, target in CUTS:
         network.cut_way(source, target)
         scene.go_on(3000)
-        network.mend_way(source, target)
+        network.restore_way(source, target)
         scene.all_at_work(f"{source} → {target}")
     for one, other in CUTS[::2]:
         network.cut(one, other)
         scene.go_on(3000)
-        network.mend(one, other)
+        network.restore(one, other)
         scene.all_at_work(f"{one} – {other}")
     kept = processes(cluster)
     cluster.pause("w2")

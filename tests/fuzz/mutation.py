@@ -28,7 +28,7 @@ _NUMBERS = (
 
 
 #: parts of texts at which parsers fail: nesting, numbers, escapes and characters beyond their bounds
-_WORDS = (
+_FRAGMENTS = (
     b"[" * 20_000,
     b'{"a":' * 20_000,
     b"(" * 3_000,
@@ -83,7 +83,7 @@ def _changed(data: bytes, draw: random.Random) -> bytes:
     if kind == 7:
         return data[:until] + data[at:until] * draw.choice((1, 3)) + data[until:]
     if kind == 8:
-        return data[:at] + draw.choice(_WORDS) + data[draw.choice((at, until)) :]
+        return data[:at] + draw.choice(_FRAGMENTS) + data[draw.choice((at, until)) :]
     other = draw.randrange(len(data))
     return data[:at] + data[other : other + until - at] + data[until:]
 

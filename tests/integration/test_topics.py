@@ -79,13 +79,13 @@ def test_compacted_topic_is_taken_in_with_its_skipped_offsets(
             produce(kafka_broker.options, topic, records, Truth(), partitions=[0, 1])
             produced += count
 
-        def holes() -> bool:
+        def has_gaps() -> bool:
             """Segments roll when something is written, and only closed ones are compacted."""
             write(60)
             found = read_topic(kafka_broker.options, ends_in_kafka(kafka_broker, topic, 2)).table()
             return min(column_values(found, "offset")) > 0 and found.num_rows < produced - 50
 
-        cluster.wait(holes, "offsets that compaction removed")
+        cluster.wait(has_gaps, "offsets that compaction removed")
         cluster.start_all()
         ends = ends_in_kafka(kafka_broker, topic, 2)
         cluster.await_completed(ends)

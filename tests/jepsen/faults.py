@@ -57,14 +57,14 @@ def _cut(world: World, step: Step) -> Waits:
     one, other = step.targets
     world.network.cut(one, other)
     yield step.seconds
-    world.network.mend(one, other)
+    world.network.restore(one, other)
 
 
 def _cut_way(world: World, step: Step) -> Waits:
     source, target = step.targets
     world.network.cut_way(source, target)
     yield step.seconds
-    world.network.mend_way(source, target)
+    world.network.restore_way(source, target)
 
 
 def _isolate(world: World, step: Step) -> Waits:
@@ -218,12 +218,12 @@ def _unclean(world: World, step: Step) -> Waits:
     yield alone
     if not alone():
         world.story.write(f"no unclean election: {follower} stays in sync")
-        world.network.mend(leader, follower)
+        world.network.restore(leader, follower)
         return
     yield 3.0  # records that only the leader has
     brokers.unclean.add((RISKY, number))
     brokers[leader].kill9()
-    world.network.mend(leader, follower)
+    world.network.restore(leader, follower)
 
     def led() -> bool:
         found = brokers.partition(RISKY, number)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 #: hosts without a receiver, so that a single receiver has a replica host
-SPARE = "host-spare"
+IDLE_HOST = "host-spare"
 #: size of a block directory; far below what a machine has, so that the machine's free space changes no run
 QUOTA_BYTES = 1_000_000
 #: where block directories are: in memory if possible
@@ -196,7 +196,7 @@ class Host:
 def hosts_of(world: World) -> dict[str, Host]:
     if not world.options.copies:
         return {}
-    names = [*(f"host-r{number}" for number in range(1, world.options.receivers + 1)), SPARE]
+    names = [*(f"host-r{number}" for number in range(1, world.options.receivers + 1)), IDLE_HOST]
     return {name: Host(world, name) for name in names}
 
 

@@ -26,7 +26,7 @@ class Exchange:
     made: int = 1
     answers: dict[int, Any] = field(default_factory=dict)
     answered: int = 0
-    given_up: bool = False  # the client has stopped waiting
+    abandoned: bool = False  # the client has stopped waiting
     at_driver: int = 0  # requests that a driver received and has not answered
 
     @property
@@ -41,7 +41,7 @@ class Exchange:
 
     @property
     def over(self) -> bool:
-        return not self.copies and not self.answers and not self.at_driver and self.given_up
+        return not self.copies and not self.answers and not self.at_driver and self.abandoned
 
 
 class Network:
@@ -86,7 +86,7 @@ class Network:
 
     def deliver_answer(self, exchange: Exchange, number: int, keep: bool = False) -> None:
         answer = exchange.answers[number] if keep else exchange.answers.pop(number)
-        exchange.given_up = True
+        exchange.abandoned = True
         self._tidy(exchange)
         exchange.on_answer(answer)
 
@@ -96,7 +96,7 @@ class Network:
 
     def give_up(self, exchange: Exchange) -> None:
         """End the client's wait: its time limit has passed. Messages on their way may still arrive."""
-        exchange.given_up = True
+        exchange.abandoned = True
         self._tidy(exchange)
         exchange.on_answer(None)
 
@@ -108,7 +108,7 @@ class Network:
         """End the wait of every sender of this process. Requests on their way may still arrive."""
         for exchange in list(self.exchanges.values()):
             if exchange.label.startswith(f"{sender}/"):
-                exchange.given_up = True
+                exchange.abandoned = True
                 exchange.answers.clear()
                 exchange.on_answer = lambda answer: None
                 self._tidy(exchange)

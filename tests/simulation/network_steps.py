@@ -44,7 +44,7 @@ class NetworkSteps:
                 if faults:
                     lose = partial(network.lose_answer, exchange, number)
                     yield Step(f"lose-answer {label} {number}", lose, 6, fault=True)
-            if not exchange.given_up:
+            if not exchange.abandoned:
                 lost = exchange.is_lost
                 if lost or faults:
                     give_up = partial(network.give_up, exchange)
@@ -74,7 +74,7 @@ class NetworkSteps:
             return
         for number in exchange.answers:
             yield Step(f"answer {exchange.label} {number}", partial(self._answer, exchange, number))
-        if exchange.is_lost and not exchange.given_up:
+        if exchange.is_lost and not exchange.abandoned:
             yield Step(f"give-up {exchange.label}", partial(self._world.network.give_up, exchange))
 
     def _senders(self) -> set[str]:

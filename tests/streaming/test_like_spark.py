@@ -88,7 +88,7 @@ def test_batch_query_returns_or_refuses_the_same_as_spark(laid_out: Both, case: 
     theirs, ours = laid_out.ask({"kind": "batch", "options": case.options})
     difference = DIFFERENCES.get(case.name)
     if difference is None:
-        assert _seen(ours, "ours") == _seen(theirs, "spark"), _words([ours], [theirs])
+        assert _seen(ours, "ours") == _seen(theirs, "spark"), _refusals([ours], [theirs])
         if "refused" not in ours:
             assert ours == theirs
     else:
@@ -110,7 +110,7 @@ def test_streaming_query_returns_or_refuses_the_same_as_spark(
     difference = DIFFERENCES.get(case.name)
     theirs, ours = ([_without_ids(answer) for answer in answers] for answers in zip(*found, strict=True))
     if difference is None:
-        assert _steps(ours, "ours") == _steps(theirs, "spark"), _words(ours, theirs)
+        assert _steps(ours, "ours") == _steps(theirs, "spark"), _refusals(ours, theirs)
         assert [_given(answer) for answer in ours] == [_given(answer) for answer in theirs]
     else:
         assert (_steps(theirs, "spark"), _steps(ours, "ours")) == (difference.spark, difference.ours)
@@ -138,7 +138,7 @@ def _seen(answer: Answer, side: Side) -> str:
     return f"{len(answer['rows'])} rows in {answer['tasks']} tasks"
 
 
-def _words(ours: list[Answer], theirs: list[Answer]) -> str:
+def _refusals(ours: list[Answer], theirs: list[Answer]) -> str:
     """Why either side refused."""
     return "\n".join(str(answer["refused"]) for answer in (*ours, *theirs) if "refused" in answer)
 

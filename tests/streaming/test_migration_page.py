@@ -57,7 +57,7 @@ OF_PROTOBUF = {"emit.default.values", "convert.any.fields.to.json", "recursive.f
 
 
 @functools.cache
-def words_of_spark() -> str:
+def text_of_spark() -> str:
     """What the classes of the connector and of receivers hold as text, as far as PySpark and the connector's jars bring
     them."""
     require_jvm_spark(missing)
@@ -85,9 +85,9 @@ def test_names_of_spark_on_the_page_exist_in_spark() -> None:
         *OF_PROTOBUF,
     }
     assert len(settings) > 30 and len(options) > 20
-    words = words_of_spark()
-    assert {name for name in settings if name not in words} == set()
-    assert {name for name in options if name not in words.lower()} == set()
+    names = text_of_spark()
+    assert {name for name in settings if name not in names} == set()
+    assert {name for name in options if name not in names.lower()} == set()
 
 
 def test_settings_on_the_page_exist() -> None:

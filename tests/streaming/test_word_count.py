@@ -32,7 +32,7 @@ def lines(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> str:
     return topic
 
 
-def test_structured_streaming_counts_words(spark: Any, kafka_broker: KafkaBroker, lines: str, tmp_path: Path) -> None:
+def test_structured_streaming_has_the_counts(spark: Any, kafka_broker: KafkaBroker, lines: str, tmp_path: Path) -> None:
     found: list[dict[str, int]] = []
     frame = structured.counts(spark, kafka_broker.options["bootstrap.servers"], lines)
     writer = frame.writeStream.outputMode("complete").option("checkpointLocation", str(tmp_path))
@@ -40,7 +40,7 @@ def test_structured_streaming_counts_words(spark: Any, kafka_broker: KafkaBroker
     assert found[-1] == COUNTS
 
 
-def test_a_direct_stream_counts_words(spark: Any, kafka_broker: KafkaBroker, lines: str, tmp_path: Path) -> None:
+def test_a_direct_stream_has_the_counts(spark: Any, kafka_broker: KafkaBroker, lines: str, tmp_path: Path) -> None:
     counted = threading.Event()
     count = direct_stream.WordCount.__call__
 

@@ -32,7 +32,7 @@ _NETWORKS_MAX = 250
 _OUTSIDE = 254
 _OURS = re.compile(r"fb(\d+)(?:[-.].+)?")
 #: an address without a host: packets to it are lost without an error
-_NOBODY = "02:00:00:00:00:00"
+_NO_HOST = "02:00:00:00:00:00"
 _LOCK = Path(tempfile.gettempdir()) / "forebay-test-networks.lock"
 
 #: in namespaces of its own for mounts (made by ip netns exec) and the host's name: $1 its name, $2 its /etc/hosts, then pairs of
@@ -136,7 +136,7 @@ class Network:
             "replace",
             there,
             "lladdr",
-            _NOBODY,
+            _NO_HOST,
             "nud",
             "permanent",
             "dev",
@@ -148,12 +148,12 @@ class Network:
         self.cut_way(one, other)
         self.cut_way(other, one)
 
-    def mend_way(self, source: str, target: str) -> None:
+    def restore_way(self, source: str, target: str) -> None:
         _ip("-n", self[source].namespace, "neighbour", "delete", self[target].address, "dev", "eth0")
 
-    def mend(self, one: str, other: str) -> None:
-        self.mend_way(one, other)
-        self.mend_way(other, one)
+    def restore(self, one: str, other: str) -> None:
+        self.restore_way(one, other)
+        self.restore_way(other, one)
 
     def cut_off(self, name: str) -> None:
         """Cut a host off from all others, in both directions."""

@@ -21,8 +21,14 @@ _READY_SECONDS = 120.0
 _STOP_SECONDS = 20.0
 _TICK_SECONDS = 0.05
 #: PostgreSQL refuses to run as root, and the other user may not start this Python, which could lie in root's home
-_NOBODY = 65534
-_AS_NOBODY = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups", "--pdeathsig=KILL"]
+_UNPRIVILEGED = 65534
+_AS_UNPRIVILEGED = [
+    "setpriv",
+    f"--reuid={_UNPRIVILEGED}",
+    f"--regid={_UNPRIVILEGED}",
+    "--clear-groups",
+    "--pdeathsig=KILL",
+]
 
 
 class PostgresServer:
@@ -32,8 +38,8 @@ class PostgresServer:
         self.directory = Path(tempfile.mkdtemp(prefix="forebay-postgresql-"))
         self._as: dict[str, Any] = {}
         if os.getuid() == 0:
-            os.chown(self.directory, _NOBODY, _NOBODY)
-            self._as = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []}
+            os.chown(self.directory, _UNPRIVILEGED, _UNPRIVILEGED)
+            self._as = {"user": _UNPRIVILEGED, "group": _UNPRIVILEGED, "extra_groups": []}
         self._process: subprocess.Popen[bytes] | None = None
         self._port = 0
 
@@ -73,7 +79,7 @@ class PostgresServer:
         ]  # fmt: skip
         with (self.directory / "log").open("wb") as log:
             self._process = subprocess.Popen(
-                [*_AS_NOBODY, *command] if self._as else tethered(command),
+                [*_AS_UNPRIVILEGED, *command] if self._as else tethered(command),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.directory, start_new_session=True,
             )  # fmt: skip
         deadline = time.monotonic() + _READY_SECONDS

@@ -34,12 +34,12 @@ def test_narrow_terminal_shows_a_value_on_a_line_and_breaks_no_word() -> None:
     ]  # fmt: skip
 
 
-def test_form_changes_where_the_longest_words_no_longer_fit() -> None:
+def test_form_changes_where_the_longest_cells_no_longer_fit() -> None:
     assert "─" in "".join(shown(31, COLUMNS, *ROWS)) and "flights/0" in "".join(shown(31, COLUMNS, *ROWS))
     assert "─" not in "".join(shown(30, COLUMNS, *ROWS))
 
 
-def test_texts_of_several_words_are_wrapped_between_words() -> None:
+def test_long_texts_are_wrapped_at_spaces() -> None:
     lines = shown(40, ("what", "where", "why"), ("gap", "t/0", "a long reason in many words that can be wrapped"))
     assert lines[1].split() == ["what", "where", "why"] and len(lines) > 4
     assert "wrapped" in lines[-1].split()

@@ -96,8 +96,8 @@ def test_offset_means_the_newest_incarnation_of_its_topic_that_has_it(
 
 def test_kept_ranges_omit_what_no_block_holds() -> None:
     pieces = [IncarnationSpan(topic="t", partition=0, incarnation=1, from_offset=20, until_offset=60)]
-    hole = IncarnationSpan(topic="t", partition=0, incarnation=1, from_offset=30, until_offset=35)
-    assert list(map(str, kept_of(OffsetRange("t", 0, 10, 99, "a"), pieces, Cover((), (hole,))))) == [
+    gap = IncarnationSpan(topic="t", partition=0, incarnation=1, from_offset=30, until_offset=35)
+    assert list(map(str, kept_of(OffsetRange("t", 0, 10, 99, "a"), pieces, Cover((), (gap,))))) == [
         "t/0[20, 30)",
         "t/0[35, 60)",
     ]

@@ -77,8 +77,8 @@ def test_count_and_is_empty_do_not_read_kafka(spark: Any, topic: str) -> None:
     rdd = create_rdd(spark, unreachable, whole(topic))
     assert (rdd.count(), rdd.isEmpty(), rdd.take(0)) == (340, False, [])
     assert rdd.countApprox(1) == 340
-    for holes in (False, True):
-        empty = create_rdd(spark, unreachable, whole(topic)[2:], allow_offset_gaps=holes)
+    for gaps_allowed in (False, True):
+        empty = create_rdd(spark, unreachable, whole(topic)[2:], allow_offset_gaps=gaps_allowed)
         assert (empty.isEmpty(), empty.take(3), empty.collect()) == (True, [], [])
     assert empty.count() == 0
 

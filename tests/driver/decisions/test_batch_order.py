@@ -53,7 +53,7 @@ class Batches(Tracked):
     def rewind(self, batch_id: int) -> None:
         self.say(BeginReplay(RewindTo(batch_id), tuple(self.archived), self.state.archived_number, "ann"))
 
-    def spare(self) -> int:
+    def superfluous(self) -> int:
         """Local copies that may go."""
         return sum(len(blocks) for blocks in self.state.index.superfluous.values())
 
@@ -99,11 +99,11 @@ def test_completed_positions_clean_up_and_history_follow_the_prefix_whatever_end
     t.complete(second)
     assert t.state.partitions["t/0"].completed == 0
     assert t.state.completed_number == 0
-    assert t.spare() == 0
+    assert t.superfluous() == 0
     assert t.archive_all() == []
     t.complete(first)
     assert t.state.partitions["t/0"].completed == 30
-    assert t.spare() == 3
+    assert t.superfluous() == 3
     assert t.archive_all() == [1, 2, 3]
 
 
@@ -128,7 +128,7 @@ def test_a_window_holds_the_batches_before_it_until_it_is_completed() -> None:
         ids.append(t.allocate())
         t.complete(ids[-1])
     assert t.archive_all() == [1, 2]
-    assert t.spare() == 2
+    assert t.superfluous() == 2
     fifth = t.allocate()
     reached = [batch.batch_id for batch in window(t.state, t.state.batches[fifth], False)]
     assert reached == ids[2:]
@@ -163,11 +163,11 @@ def test_a_smaller_window_releases_batches_and_a_larger_one_contains_those_still
     for _ in range(3):
         ids.append(t.allocate())
         t.complete(ids[-1])
-    assert t.spare() == 0
+    assert t.superfluous() == 0
     t.say(KeepWindow(1))
-    assert t.spare() == 2
+    assert t.superfluous() == 2
     t.say(KeepWindow(2))
-    assert t.spare() == 1
+    assert t.superfluous() == 1
     assert t.archive_all() == [1]
     t.say(KeepWindow(5))
     fourth = t.allocate()
@@ -277,7 +277,7 @@ def test_empty_batches_never_take_more_room_than_others() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_index_is_that_of_the_state_under_windows_replays_and_jobs_side_by_side(seed: int) -> None:
-    """INV-7, INV-8: whatever the order, and what a batch or a window needs is never spare."""
+    """INV-7, INV-8: whatever the order, and what a batch or a window needs is never superfluous."""
     draw = random.Random(seed)
     t = batches(max_queued_batches=4)
     for _ in range(250):
@@ -302,8 +302,8 @@ def test_the_index_is_that_of_the_state_under_windows_replays_and_jobs_side_by_s
         elif kind == "again" and t.state.replay:
             t.say(Complete(next(iter(t.state.replaying)), 1, 1, t.state.replay.replay))
         assert t.state.index == t.state.build_index()
-        spare = {block for blocks in t.state.index.superfluous.values() for block in blocks}
-        assert not spare & needed(t.state)
+        superfluous = {block for blocks in t.state.index.superfluous.values() for block in blocks}
+        assert not superfluous & needed(t.state)
 
 
 def needed(state: State) -> set[str]:

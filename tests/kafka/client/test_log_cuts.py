@@ -170,7 +170,7 @@ def test_points_and_ranges_of_an_older_leader_are_compared_with_the_newer_leader
         admin.cuts({tp: LogPoint(90, new + 7)})
 
     access = KafkaAccess(broker.options, "forebay-executor-g")
-    holes = Reading(allow_offset_gaps=True)
+    lenient = Reading(allow_offset_gaps=True)
 
     def offsets(begin: int, end: int, epoch: int, reading: Reading) -> list[int]:
         span = OffsetRange(tp.topic, 0, begin, end, leader_epoch=epoch)
@@ -178,10 +178,10 @@ def test_points_and_ranges_of_an_older_leader_are_compared_with_the_newer_leader
 
     for begin, end in ((70, 100), (90, 95)):
         with pytest.raises(RangeNotHeldError, match=rf"{begin}, {end}\): Kafka's log was cut back to offset 80"):
-            offsets(begin, end, old, holes)
+            offsets(begin, end, old, lenient)
     # the marker has no record, so the first record of the next leader is polled with this range
-    assert offsets(70, 80, old, holes) == list(range(70, 79))
-    assert offsets(70, 100, new, holes) == offsets(70, 100, -1, holes) == [*range(70, 79), *range(80, 100)]
+    assert offsets(70, 80, old, lenient) == list(range(70, 79))
+    assert offsets(70, 100, new, lenient) == offsets(70, 100, -1, lenient) == [*range(70, 79), *range(80, 100)]
     assert offsets(90, 95, new, Reading()) == list(range(90, 95))
     forget_consumers()
 

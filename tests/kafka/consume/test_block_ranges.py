@@ -195,19 +195,19 @@ def test_compacted_range_is_read_only_if_complete(access: KafkaAccess, topic_nam
     before, _ = taken_in(access.options, tp, from_offset=50)
     waited = threading.Event()
 
-    def holes() -> bool:
+    def gaps() -> bool:
         """Segments roll when something is written, and only closed ones are compacted."""
         produce(access.options, tp, 1, key=b"roll", timestamp=0)
         waited.wait(0.2)
         return bool(column_values(taken_in(access.options, tp, from_offset=50)[1], "offset")[0] > 60)
 
-    assert any(holes() for _ in range(150)), "never compacted"
+    assert any(gaps() for _ in range(150)), "never compacted"
     (found,) = read_ranges(access, [untouched], False)
     assert joined(list(found.batches)) == joined([untouched_rows])
     with pytest.raises(RangeNotHeldError, match=r"[0-9]+ records instead of 50"):
         read_ranges(access, [before], False)
 
-    def with_holes() -> bool:
+    def with_gaps() -> bool:
         after, rows = taken_in(access.options, tp, from_offset=50)
         try:
             (found,) = read_ranges(access, [after], False)
@@ -215,7 +215,7 @@ def test_compacted_range_is_read_only_if_complete(access: KafkaAccess, topic_nam
             return False  # compaction went on in between
         return joined(list(found.batches)) == joined([rows]) and rows.num_rows < after.range.until_offset - 50 - 40
 
-    assert any(with_holes() for _ in range(20))
+    assert any(with_gaps() for _ in range(20))
 
 
 def test_silent_broker_is_unreachable_within_timeout(access: KafkaAccess, tp: TopicPartition) -> None:

@@ -38,7 +38,7 @@ from tests.support.kafka import PATIENCE_SECONDS, await_markers
 
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("each_way")]
 
-PLAIN, HOLES = Reading(), Reading(allow_offset_gaps=True)
+PLAIN, GAPS_ALLOWED = Reading(), Reading(allow_offset_gaps=True)
 
 
 @pytest.fixture(autouse=True)
@@ -226,7 +226,7 @@ def test_dropped_records_are_out_of_range_and_consumer_is_closed(access: KafkaAc
     produce(access.options, tp, 100)
     with KafkaAdmin(access.options) as admin:
         admin.delete_records({tp: 40})
-    for reading in (PLAIN, HOLES):  # what is lost is no skipped offset
+    for reading in (PLAIN, GAPS_ALLOWED):  # what is lost is no skipped offset
         with pytest.raises(OutOfRangeError, match=r"\[30, 60\): at offset 30 .* it holds offsets 40 to 100"):
             offsets(access, span(tp, 30, 60), reading)
     with pytest.raises(OutOfRangeError, match=r"\[200, 300\).* it holds offsets 40 to 100"):
@@ -248,15 +248,15 @@ def test_markers_and_aborted_records_are_gaps_that_must_be_allowed(access: Kafka
     transaction(access.options, tp, 2, "commit")
     produce(access.options, tp, 2)
     everything = span(tp, 0, 14)
-    assert offsets(access, everything, HOLES) == [0, 1, 2, 3, 4, 9, 10, 12, 13]
-    assert offsets(access, span(tp, 5, 9), HOLES) == []
-    assert offsets(access, span(tp, 9, 12), HOLES) == [9, 10]
+    assert offsets(access, everything, GAPS_ALLOWED) == [0, 1, 2, 3, 4, 9, 10, 12, 13]
+    assert offsets(access, span(tp, 5, 9), GAPS_ALLOWED) == []
+    assert offsets(access, span(tp, 9, 12), GAPS_ALLOWED) == [9, 10]
     with pytest.raises(OffsetGapError, match=r"\[0, 14\): from offset 5 on the next record is 9"):
         offsets(access, everything)
     with pytest.raises(OvershotError, match=r"\[0, 7\): from offset 5 on the next record is 9, not inside the range"):
         offsets(access, span(tp, 0, 7))
     uncommitted = msgspec.structs.replace(access, options={**access.options, "isolation.level": "read_uncommitted"})
-    assert offsets(uncommitted, everything, HOLES) == [0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 12, 13]
+    assert offsets(uncommitted, everything, GAPS_ALLOWED) == [0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 12, 13]
 
 
 def test_one_consumer_reads_offsets_without_records_in_any_pieces(access: KafkaAccess, tp: TopicPartition) -> None:
@@ -264,9 +264,9 @@ def test_one_consumer_reads_offsets_without_records_in_any_pieces(access: KafkaA
     produce(access.options, tp, 2)
     transaction(access.options, tp, 6, "abort")
     for piece, found in (((0, 3), [0, 1]), ((3, 6), []), ((6, 9), [])):
-        assert offsets(access, span(tp, *piece), HOLES) == found
+        assert offsets(access, span(tp, *piece), GAPS_ALLOWED) == found
     with pytest.raises(ShortReadError, match="ends at offset 9"):
-        offsets(access, span(tp, 9, 10), HOLES)
+        offsets(access, span(tp, 9, 10), GAPS_ALLOWED)
 
 
 def test_open_transaction_ends_log_for_read_committed(access: KafkaAccess, tp: TopicPartition) -> None:
@@ -377,7 +377,9 @@ def test_fetched_offsets_without_records_are_progress(access: KafkaAccess, tp: T
                     return found
 
     reader._fetcher = Slow()  # type: ignore[assignment]
-    rows = [offset for batch in reader.read(span(tp, 0, 402), HOLES) for offset in batch.column("offset").to_pylist()]
+    rows = [
+        offset for batch in reader.read(span(tp, 0, 402), GAPS_ALLOWED) for offset in batch.column("offset").to_pylist()
+    ]
     reader._fetcher = real
     reader.close()
     assert rows == [401]

@@ -118,8 +118,8 @@ def test_frames_after_missing_offsets_are_not_taken_but_reported() -> None:
     lost.wal.delete(blocks[1].handle.path)
     plan = lost.rebuild()
     assert plan.state.partitions["t/0"].position == 10
-    (hole,) = plan.missing_offsets
-    assert (hole.topic, hole.partition, hole.position, hole.next_from) == ("t", 0, 10, 20)
+    (gap,) = plan.missing_offsets
+    assert (gap.topic, gap.partition, gap.position, gap.next_from) == ("t", 0, 10, 20)
 
 
 def test_incarnation_unknown_to_the_copy_begins_as_its_frames_show() -> None:

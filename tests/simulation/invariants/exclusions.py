@@ -24,7 +24,7 @@ class Exclusions:
     def __init__(self, world: World, record: Record) -> None:
         self._world = world
         self._record = record
-        self._given_up: dict[str, tuple[int, int]] = {}  # partition → number of gaps and incarnations that were checked
+        self._excluded: dict[str, tuple[int, int]] = {}  # partition → number of gaps and incarnations that were checked
         self._synced: dict[str, BlockMeta] = {}  # durable, and not known to be accepted
         self._void: set[str] = set()  # blocks that a fenced process made durable
         #: for each token, everything that was written
@@ -35,20 +35,20 @@ class Exclusions:
         new = {
             key: p
             for key, p in state.partitions.items()
-            if self._given_up.get(key, (0, 1)) != (len(p.gaps), len(p.incarnations))
+            if self._excluded.get(key, (0, 1)) != (len(p.gaps), len(p.incarnations))
         }
         if not new:
             return
-        self._given_up.update({key: (len(p.gaps), len(p.incarnations)) for key, p in new.items()})
+        self._excluded.update({key: (len(p.gaps), len(p.incarnations)) for key, p in new.items()})
         for path in self._record.wal.list(f"{self._world.stream}/blocks"):
             if path in self._world.wal.rotted:
                 continue  # a search passes over what is damaged
             for item in scan_segment(self._record.wal, path):
                 if isinstance(item, Frame) and item.header.kind == FrameKind.BLOCK:
                     meta = decode_meta(item.metadata, path, item.offset)
-                    self._check_not_given_up(state, meta, "was recorded as lost, the WAL holds it in")
+                    self._check_not_excluded(state, meta, "was recorded as lost, the WAL holds it in")
 
-    def _check_not_given_up(self, state: State, meta: BlockMeta, message: str) -> None:
+    def _check_not_excluded(self, state: State, meta: BlockMeta, message: str) -> None:
         if meta.id in self._void or meta.id in state.blocks:
             return
         for held in meta.ranges:
@@ -84,7 +84,7 @@ class Exclusions:
         # where files are appended to, a process that was fenced while it slept may go on writing
         if outdated and (self._world.wal.appendable or self._record.is_of_lost_journal(meta)):
             self._void.add(meta.id)
-        self._check_not_given_up(self._record.state, meta, "was recorded as lost before it could be synced in")
+        self._check_not_excluded(self._record.state, meta, "was recorded as lost before it could be synced in")
 
     def landed(self, path: str) -> None:
         """INV-2: an object that lands late holds no record that was excluded before."""
@@ -96,7 +96,7 @@ class Exclusions:
                 meta = decode_meta(item.metadata, path, item.offset)
                 if self._record.is_of_lost_journal(meta):
                     self._void.add(meta.id)
-                self._check_not_given_up(self._record.state, meta, "was recorded as lost before it was stored in")
+                self._check_not_excluded(self._record.state, meta, "was recorded as lost before it was stored in")
 
     def unreported(self, tp: TopicPartition) -> bool:
         """Return whether the WAL holds the durable position of ``tp`` in a block that is not accepted."""

@@ -46,10 +46,10 @@ def run(environment: dict[str, str], shell: str, script: str) -> list[str]:
 
 
 def test_bash_completes_commands_options_and_values(environment: dict[str, str]) -> None:
-    words = (
+    typed = (
         "forebay va", "forebay wal re", "forebay status --js", "forebay broker --kind ''", "forebay --config x.toml di",
     )  # fmt: skip
-    script = _BASH + "".join(f"complete_words {line}\n" for line in words)
+    script = _BASH + "".join(f"complete_words {line}\n" for line in typed)
     assert run(environment, "bash", script) == ["validate", "repair retention", "--json", "mock kafka", "direct"]
 
 
