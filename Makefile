@@ -9,7 +9,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON_IN)
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup kafka services demo test test-fast test-matrix test-long test-variety test-disks screenshots sim sim-night sim-mutations jepsen soak fuzz licenses sbom audit-packages check docs bench bench-peers clean lock \
-	fetch-jars fetch-hdfs fetch-versitygw fetch-emulators fetch-jvm_spark fetch-apicurio fetch-packages fetch-deployment_tools
+	fetch-jars fetch-stores.hdfs fetch-stores.versitygw fetch-stores.emulators fetch-spark.jvm_spark fetch-servers.apicurio fetch-packages fetch-servers.deployment_tools
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -24,23 +24,23 @@ services: setup  ## fetch or build what tests run: Kafka, HDFS, Spark 4.0 with i
 	@$(FETCH)
 
 # side by side, as they wait for others' servers; one goes on where another fails
-FETCH := $(MAKE) --no-print-directory -k -j8 fetch-jars fetch-hdfs fetch-versitygw fetch-emulators fetch-jvm_spark fetch-apicurio fetch-deployment_tools fetch-packages
+FETCH := $(MAKE) --no-print-directory -k -j8 fetch-jars fetch-stores.hdfs fetch-stores.versitygw fetch-stores.emulators fetch-spark.jvm_spark fetch-servers.apicurio fetch-servers.deployment_tools fetch-packages
 
 fetch-jars:
 	@$(PYTHON_IN) -m forebay.kafka.embedded.jars
 
-fetch-hdfs fetch-versitygw fetch-emulators fetch-jvm_spark fetch-apicurio fetch-deployment_tools: fetch-%:
+fetch-stores.hdfs fetch-stores.versitygw fetch-stores.emulators fetch-spark.jvm_spark fetch-servers.apicurio fetch-servers.deployment_tools: fetch-%:
 	@$(PYTHON_IN) -m tests.support.$*
 
 # one after another: apt-get has one lock
 fetch-packages:
-	@$(PYTHON_IN) -m tests.support.namespaces
-	@$(PYTHON_IN) -m tests.support.booted
-	@$(PYTHON_IN) -m tests.support.nginx
-	@$(PYTHON_IN) -m tests.support.prometheus
-	@$(PYTHON_IN) -m tests.support.pushgateway
-	@$(PYTHON_IN) -m tests.support.chromium
-	@$(PYTHON_IN) -m tests.support.kerberos
+	@$(PYTHON_IN) -m tests.support.processes.namespaces
+	@$(PYTHON_IN) -m tests.support.processes.booted
+	@$(PYTHON_IN) -m tests.support.servers.nginx
+	@$(PYTHON_IN) -m tests.support.servers.prometheus
+	@$(PYTHON_IN) -m tests.support.servers.pushgateway
+	@$(PYTHON_IN) -m tests.support.servers.chromium
+	@$(PYTHON_IN) -m tests.support.servers.kerberos
 
 demo: setup  ## flights from Kafka to a Spark job on this machine, with crashes, and the audit (DEMO= for options)
 	@.venv/bin/forebay demo $(DEMO)
@@ -52,28 +52,28 @@ test: setup  ## the required tests, with a real Kafka, HDFS and S3 server (ARGS=
 # decisions, formats and settings; the folders beside these start servers or processes
 FAST := tests/driver/decisions tests/driver/tracker tests/driver/journal tests/driver/decision_loop tests/driver/http tests/receiver/machine \
 	tests/receiver/blocks tests/receiver/channels tests/receiver/sources tests/receiver/stores tests/wal/segments tests/wal/blocks \
-	tests/wal/decisions tests/recovery/test_audit.py tests/recovery/test_plan.py tests/recovery/rebuild tests/settings tests/golden \
-	tests/records
+	tests/wal/decisions tests/recovery/test_audit.py tests/recovery/test_plan.py tests/recovery/rebuild tests/forebay/settings tests/golden \
+	tests/forebay/model
 
 test-fast: setup  ## tests of decisions, formats and settings, without servers: under two minutes on two cores (ARGS= for pytest)
 	@$(PYTHON_IN) -m pytest -m "not kafka and not spark and not hdfs and not long" -n $(WORKERS) $(FAST) $(ARGS)
 
-test-matrix: kafka fetch-versitygw fetch-hdfs  ## the releases of Python, pyspark and confluent-kafka that pyproject.toml claims, each in a fresh environment (ARGS= for cells)
-	@$(PYTHON_IN) -m tests.support.matrix $(ARGS)
+test-matrix: kafka fetch-stores.versitygw fetch-stores.hdfs  ## the releases of Python, pyspark and confluent-kafka that pyproject.toml claims, each in a fresh environment (ARGS= for cells)
+	@$(PYTHON_IN) -m tests.support.run.matrix $(ARGS)
 
 test-long: services  ## the long random crash runs (ARGS= for pytest)
 	@$(PYTHON_IN) -m pytest -m "long and not variety" $(ARGS)
 
 test-variety: services  ## other S3 servers and proxies before one, the oldest and the newest Kafka, three controllers, quotas, tiered topics, an earlier schema registry, and earlier releases of Forebay; it builds or fetches them once (ARGS= for pytest)
-	@for module in s3_variety kafka_releases tiered_broker releases; do $(PYTHON_IN) -m tests.support.$$module || [ -z "$$CI" ]; done
-	@FOREBAY_TEST_REGISTRY=2.6.13.Final $(PYTHON_IN) -m tests.support.apicurio || [ -z "$$CI" ]
+	@for module in stores.s3_variety kafka.releases kafka.tiered_broker run.releases; do $(PYTHON_IN) -m tests.support.$$module || [ -z "$$CI" ]; done
+	@FOREBAY_TEST_REGISTRY=2.6.13.Final $(PYTHON_IN) -m tests.support.servers.apicurio || [ -z "$$CI" ]
 	@$(PYTHON_IN) -m pytest -m variety $(ARGS)
 
 test-disks: kafka  ## faulty machines: each boundary of the writes of real processes replayed as a power loss, memory limits (ARGS= for pytest)
 	@$(PYTHON_IN) -m pytest -m "long or not long" tests/disks $(ARGS)
 
 screenshots: services  ## take the pictures of the web page in docs/images again, from a running stream
-	@FOREBAY_SCREENSHOTS=1 $(PYTHON_IN) -m pytest tests/web/test_running_stream.py
+	@FOREBAY_SCREENSHOTS=1 $(PYTHON_IN) -m pytest tests/driver/web/test_running_stream.py
 
 sim: setup  ## the simulation, with new seeds until it is stopped (ARGS= for its options)
 	@$(PYTHON_IN) -m tests.simulation $(ARGS)

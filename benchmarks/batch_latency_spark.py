@@ -2,7 +2,7 @@
 
 The job is an aggregation with a shuffle: the number of records of each millisecond. Spark's own time for it is measured at the
 end of the same run: the job is repeated on the rows of the last batch, which Spark holds in memory then. A record waits for the
-job before it, so the thresholds allow that time. Then Spark's own Kafka source (``tests.support.jvm_spark``) reads as many
+job before it, so the thresholds allow that time. Then Spark's own Kafka source (``tests.support.spark.jvm_spark``) reads as many
 records by ``foreachBatch`` with ``processingTime = "0 seconds"``, its fastest trigger, and runs the same job. In the last case
 both jobs wait for 0.5 s after the aggregation, which is longer than the interval.
 """
@@ -34,8 +34,8 @@ from benchmarks.measured import Measured, Threshold, ratio
 from benchmarks.setup import Setup
 from driver.batches.job.batch import Batch
 from forebay.process.clock import SystemClock
-from tests.support.jvm_spark import SparkProcess, make
-from tests.support.queries import appended_times
+from tests.support.spark.jvm_spark import SparkProcess, make
+from tests.support.spark.queries import appended_times
 
 #: at the highest rate, what came while Spark started takes most of this time
 WARM_UP_SECONDS, SMALL_WARM_UP_SECONDS = 40, 2

@@ -29,8 +29,8 @@ from benchmarks.setup import Setup
 from forebay.process.garbage import freeze_present
 from forebay.security.access import Guard
 from forebay.security.roles import ROLES
-from tests.support.certificates import Authority
-from tests.support.guarded import settings
+from tests.support.servers.certificates import Authority
+from tests.support.state.guarded import settings
 from wal.storage.local import LocalStorage
 
 RECEIVERS = 64

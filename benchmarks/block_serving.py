@@ -26,7 +26,7 @@ from executor_agent.api import AgentStatus
 from forebay.http.client import Client
 from forebay.http.sendfile import CHUNK_BYTES
 from forebay.process.tether import tethered
-from tests.support.nginx import static_server
+from tests.support.servers.nginx import static_server
 from wal.blocks import local_path
 
 STREAM = "bench"

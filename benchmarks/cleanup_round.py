@@ -18,7 +18,7 @@ from driver.journal.state_parts import Batch
 from driver.tracker import Tracker
 from driver.tracker.requests import CleanLocalCopies
 from forebay.model.values import Block, BlockMeta, BlockRange, Handle, block_id
-from tests.support.tracked import tracker_options
+from tests.support.state.tracked import tracker_options
 from wal.decisions.retention import RetentionLimits
 
 MANY, FEW = 100_000, 1_000

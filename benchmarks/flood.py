@@ -1,8 +1,8 @@
 """The longest delay of a heartbeat with a token during a flood without tokens, against the longest delay without the flood.
 
-Driver and agent run as separate processes; the agent, which takes no heartbeats, is asked for its status. Each heartbeat is sent
-on a kept connection and on a new one. The flood (``tests.support.flood``) opens more silent connections than a service accepts,
-and some whose requests never end. Flood, service and clients share the machine's processors.
+Driver and agent run as separate processes; the agent, which takes no heartbeats, is asked for its status. Each heartbeat is
+sent on a kept connection and on a new one. The flood (``tests.support.processes.flood``) opens more silent connections than a
+service accepts, and some whose requests never end. Flood, service and clients share the machine's processors.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from contextlib import closing
 from benchmarks.measured import Measured, figure, ratio
 from benchmarks.setup import Setup
 from forebay.kafka.embedded.broker import MockBroker
-from tests.support.flood import beat, flood, with_token
-from tests.support.service_process import Service, configured, running
+from tests.support.processes.flood import beat, flood, with_token
+from tests.support.processes.service_process import Service, configured, running
 
 CONNECTIONS = 1_200
 HEARTBEATS = 50

@@ -18,7 +18,7 @@ from driver.journal.log import opening, writing
 from driver.journal.log.writing import Journal
 from driver.journal.transitions import apply
 from forebay.model.identifiers import numbered
-from tests.support.s3 import BUCKET, ENVIRONMENT, options, s3_server
+from tests.support.stores.s3 import BUCKET, ENVIRONMENT, options, s3_server
 from wal.segments import layout
 from wal.storage import Storage, open_storage
 

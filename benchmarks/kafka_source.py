@@ -1,16 +1,16 @@
 """``format("forebay")`` reading 2,000,000 records of 200 bytes from Kafka, against Spark's own Kafka source.
 
 Each source runs in its own Spark (``local[2]``), because Spark's source needs the release of its jars
-(``tests.support.jvm_spark``). That of ``forebay`` talks to its Python workers over Unix sockets, as docs/STREAMING.md recommends;
-Spark's source uses no Python. Both run the same queries on the same topic alternately, after one of each that is not counted. A
-batch query counts records and sums the lengths of keys and values: from Kafka and, with ``option("tracker", …)``, over an intake
-that has taken in the same topic and has its blocks on this host; there also with ``option("columns", "key,value")``, the columns
-that the query uses. Spark's source has no such option: it makes whole rows for the same query. ``batch.arrow`` does the same over
-those blocks, as one batch of a job, in tasks of a further Spark.
+(``tests.support.spark.jvm_spark``). That of ``forebay`` talks to its Python workers over Unix sockets, as docs/STREAMING.md
+recommends; Spark's source uses no Python. Both run the same queries on the same topic alternately, after one of each that is
+not counted. A batch query counts records and sums the lengths of keys and values: from Kafka and, with ``option("tracker",
+…)``, over an intake that has taken in the same topic and has its blocks on this host; there also with ``option("columns",
+"key,value")``, the columns that the query uses. Spark's source has no such option: it makes whole rows for the same query.
+``batch.arrow`` does the same over those blocks, as one batch of a job, in tasks of a further Spark.
 
 A streaming query reads the topic to its end, 250,000 offsets per trigger, and drops the rows; its rate excludes the first
 trigger. Almost empty triggers belong to a query whose topic gets one record per partition fifty times a second. Alternately with
-them runs a Python source that does nothing (``tests.support.idle_source``), which shows Spark's own share.
+them runs a Python source that does nothing (``tests.support.spark.idle_source``), which shows Spark's own share.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from benchmarks.setup import PARTITIONS, Setup, values
 from benchmarks.taken_in import TakenIn, taken_in
 from driver.batches.job.batch import Batch
 from driver.spark.engine import SparkEngine
-from tests.support.jvm_spark import FAST_PYTHON, SparkProcess, make
+from tests.support.spark.jvm_spark import FAST_PYTHON, SparkProcess, make
 
 RECORDS = 2_000_000
 PARTS = 8

@@ -1,7 +1,7 @@
 """The share of ranges that Spark's tasks read on their own host.
 
 Three worker hosts, each with an agent, a receiver and a Spark worker; one host with Spark's master and the driver; one with
-Kafka. They are network namespaces on this machine (``tests.support.spark_hosts``). Each worker has one slot, each batch has
+Kafka. They are network namespaces on this machine (``tests.support.spark.hosts``). Each worker has one slot, each batch has
 three tasks, and ``spark.locality.wait`` is 5 s. Without locality the share would be about a third. Each run is a series of
 batches of the same stream; the first series, during which executors start, is not counted.
 """
@@ -14,9 +14,9 @@ from benchmarks.measured import Measured, Threshold, figure
 from benchmarks.setup import Setup
 from forebay.messages import StatusAnswer
 from forebay.model.errors import UsageError
-from tests.support.flow import Flow
-from tests.support.namespaces import Network, require_namespaces
-from tests.support.spark_hosts import DRIVER, KAFKA, HostBroker, SparkHosts
+from tests.support.kafka.flow import Flow
+from tests.support.processes.namespaces import Network, require_namespaces
+from tests.support.spark.hosts import DRIVER, KAFKA, HostBroker, SparkHosts
 from wal.reading import TIERS
 
 WORKERS = ("w1", "w2", "w3")

@@ -1,9 +1,10 @@
 """A day of one-second batches: 86,400 batches as fast as possible, under a clock that is moved by hand.
 
-Decision loop, journal, history, snapshot copies and clean-up of the driver work on real files. One agent and one receiver, which
-is sometimes replaced by a new process, are simulated (``tests.support.long_run``). All run in one process. Ours: at the end of
-the day. Peer: after its first tenth. Each figure is the largest of several samples, because clean-up and snapshots are periodic.
-The cost of a batch, of a status and the memory must not grow; the history grows linearly. A week would take seven times as long.
+Decision loop, journal, history, snapshot copies and clean-up of the driver work on real files. One agent and one receiver,
+which is sometimes replaced by a new process, are simulated (``tests.support.processes.long_run``). All run in one process.
+Ours: at the end of the day. Peer: after its first tenth. Each figure is the largest of several samples, because clean-up and
+snapshots are periodic. The cost of a batch, of a status and the memory must not grow; the history grows linearly. A week would
+take seven times as long.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import msgspec
 from benchmarks.measured import Measured, Threshold, figure, ratio
 from benchmarks.setup import Setup
 from driver.journal.transitions.receivers import UNBARRED_MAX
-from tests.support.long_run import LongRun
+from tests.support.processes.long_run import LongRun
 
 BATCHES = 86_400
 LOOKS = 12

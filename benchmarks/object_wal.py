@@ -22,7 +22,7 @@ from pathlib import Path
 from benchmarks.measured import Measured, Threshold, alternate, ratio
 from benchmarks.receiving import Receiving
 from benchmarks.setup import Setup, cpu_seconds
-from tests.support.s3 import BUCKET, ENVIRONMENT, s3_server
+from tests.support.stores.s3 import BUCKET, ENVIRONMENT, s3_server
 
 RECORDS = 4_000_000
 LATENCY_SECONDS = 0.02

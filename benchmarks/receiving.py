@@ -24,8 +24,8 @@ from driver.tracker.requests import FoundPartitions
 from forebay.http.server import Server
 from forebay.process.clock import SystemClock
 from forebay.security.access import OPEN, Guard
-from tests.support.reads import ReadBy
-from tests.support.tracked import tracker_options
+from tests.support.state.reads import ReadBy
+from tests.support.state.tracked import tracker_options
 from wal.storage import Storage, open_storage
 
 PATIENCE_SECONDS = 600.0

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.measured import Measured, Threshold, alternate, figure
 from benchmarks.setup import Setup, cpu_seconds
-from tests.support.cluster import Cluster
+from tests.support.processes.cluster import Cluster
 
 STATUS_MAX, SERVICE_MAX, PLANNER_MAX = 0.3, 1.0, 0.5
 _RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"

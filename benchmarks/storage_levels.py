@@ -41,7 +41,7 @@ from receiver.stores.optional_replicas import REPLICA_SECONDS_MAX, OptionalRepli
 from receiver.stores.replication import AgentReplicaSender
 from receiver.stores.store import StoreOptions
 from receiver.stores.wal_store import WalStore
-from tests.support.s3 import BUCKET, ENVIRONMENT, s3_server
+from tests.support.stores.s3 import BUCKET, ENVIRONMENT, s3_server
 from wal.blocks import local_path, read_local
 from wal.blocks.sending import give_copy
 from wal.reading import BlockReference, ReadPlan, read_blocks

@@ -28,7 +28,7 @@ from typing import NamedTuple
 from benchmarks.measured import Measured, Threshold, figure, ratio
 from benchmarks.setup import PARTITIONS, Setup
 from driver.spark.java.class_archive import ClassArchive
-from tests.support.cluster import Cluster
+from tests.support.processes.cluster import Cluster
 
 RATE = 1_000
 #: seconds beyond the lease, or beyond Spark's own start

@@ -23,8 +23,8 @@ ROOT = Path(__file__).resolve().parents[1]
 LICENSES = ROOT / "scripts" / "licenses.toml"
 JAR_LISTS = (
     "forebay/kafka/embedded/kafka.jars.lock",
-    "tests/support/hadoop.jars.lock",
-    "tests/support/spark_kafka.jars.lock",
+    "tests/support/stores/hadoop.jars.lock",
+    "tests/support/spark/spark_kafka.jars.lock",
     "benchmarks/peers/connect.jars.lock",
     "benchmarks/peers/flink.jars.lock",
 )

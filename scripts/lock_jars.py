@@ -16,10 +16,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.peers.libraries import CONNECT, FLINK, FLINK_KAFKA_VERSION, FLINK_VERSION
 from forebay.kafka.embedded.jars import KAFKA, KAFKA_VERSION, Libraries, find_java
-from tests.support.hdfs import HADOOP, HADOOP_VERSION
-from tests.support.jvm_spark import CONNECTOR
-from tests.support.jvm_spark import VERSION as SPARK_VERSION
-from tests.support.kafka_releases import NEWEST, NEWEST_VERSION, OLDEST, OLDEST_VERSION
+from tests.support.kafka.releases import NEWEST, NEWEST_VERSION, OLDEST, OLDEST_VERSION
+from tests.support.spark.jvm_spark import CONNECTOR
+from tests.support.spark.jvm_spark import VERSION as SPARK_VERSION
+from tests.support.stores.hdfs import HADOOP, HADOOP_VERSION
 
 #: organisation, module and version, as Maven Central names them
 ROOTS: dict[Libraries, tuple[str, ...]] = {

@@ -23,14 +23,17 @@ from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
 from forebay.kafka.embedded.jars import fetch_jars, find_java, jars_present
 from forebay.kafka.native.library import library
 from forebay.model.errors import ForebayError, UsageError
-from tests.support import forked, hangs, java_classes, not_tested, profile, rewritten, run_state, shared_broker, shares
-from tests.support.apicurio import SchemaRegistry, require_apicurio
-from tests.support.hdfs import HdfsServer, require_hdfs
-from tests.support.postgresql import PostgresServer, require_postgresql
-from tests.support.secured_broker import SecuredBroker
+from tests.support.kafka import shared_broker
+from tests.support.kafka.secured_broker import SecuredBroker
+from tests.support.processes import forked
+from tests.support.run import hangs, not_tested, profile, rewritten, run_state, shares
+from tests.support.servers.apicurio import SchemaRegistry, require_apicurio
+from tests.support.servers.postgresql import PostgresServer, require_postgresql
+from tests.support.spark import java_classes
+from tests.support.stores.hdfs import HdfsServer, require_hdfs
 
 if TYPE_CHECKING:
-    from tests.support.registered import Writers
+    from tests.support.kafka.registered import Writers
 
 hypothesis.settings.register_profile("forebay", deadline=None)  # how long an example takes is the machine's affair
 hypothesis.settings.load_profile("forebay")
@@ -38,7 +41,10 @@ hypothesis.settings.load_profile("forebay")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--profile-to", metavar="FOLDER", type=Path, help="write the time of each test there, see tests.support.profile"
+        "--profile-to",
+        metavar="FOLDER",
+        type=Path,
+        help="write the time of each test there, see tests.support.run.profile",
     )
 
 
@@ -227,7 +233,9 @@ def spark() -> Iterator[object]:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.connect.grpc.binding.port", "0")  # of the server that tests/streaming/test_connect.py starts
+        .config(
+            "spark.connect.grpc.binding.port", "0"
+        )  # of the server that tests/pyspark_forebay/test_connect.py starts
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")
@@ -273,7 +281,7 @@ def schema_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Schema
 
 @pytest.fixture(scope="session")
 def writers(schema_registry: SchemaRegistry) -> Iterator[Writers]:
-    from tests.support.registered import Writers  # only who writes by them pays for the serialisers
+    from tests.support.kafka.registered import Writers  # only who writes by them pays for the serialisers
 
     made = Writers(schema_registry.url)
     yield made

@@ -18,7 +18,7 @@ import msgspec
 from benchmarks.measured import Measured, Threshold, ratio, shown
 from benchmarks.setup import Setup
 from benchmarks.sheets import Lines, Sheet, line
-from tests.support.long_run import LongRun
+from tests.support.processes.long_run import LongRun
 
 BATCHES = 10_000
 SAMPLES = 10

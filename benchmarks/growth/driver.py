@@ -24,7 +24,7 @@ from driver.journal.transitions import apply
 from driver.tracker import Tracker
 from driver.tracker.requests import Allocate
 from forebay.model.identifiers import numbered
-from tests.support.tracked import tracker_options
+from tests.support.state.tracked import tracker_options
 
 RECEIVERS = (1, 4, 16, 64, 256)
 REPORTS = 8_000

@@ -23,8 +23,8 @@ from benchmarks.measured import Measured, Threshold, figure, ratio, shown
 from benchmarks.object_wal import slow_link
 from benchmarks.setup import PARTITIONS, RECORD_BYTES, Setup
 from benchmarks.sheets import Bars, Lines, Sheet, line, spread
-from tests.support.ports import free_port
-from tests.support.s3 import BUCKET, ENVIRONMENT, S3Server, s3_server
+from tests.support.run.ports import free_port
+from tests.support.stores.s3 import BUCKET, ENVIRONMENT, S3Server, s3_server
 
 RECORDS = 1_000_000
 DISTANCES_MS = (0, 20, 80)

@@ -29,7 +29,7 @@ from forebay import messages as m
 from forebay.model.identifiers import numbered
 from forebay.model.values import BlockRange
 from forebay.process.garbage import freeze_present
-from tests.support.tracked import STREAM, TOPIC, Tracked
+from tests.support.state.tracked import STREAM, TOPIC, Tracked
 from wal.storage import open_storage
 
 RECEIVERS = (10, 100, 500, 1_000, 2_000)

@@ -33,7 +33,7 @@ from driver.spark.engine import SparkEngine
 from driver.tracker import Tracker
 from driver.tracker.requests import Allocate
 from forebay.model.identifiers import numbered
-from tests.support.tracked import tracker_options
+from tests.support.state.tracked import tracker_options
 from wal.reading import BlockReference
 
 RECORDS = 400_000

@@ -20,7 +20,7 @@ from benchmarks.peers.libraries import CONNECT
 from benchmarks.setup import VALUE_BYTES
 from forebay.kafka.embedded.jars import find_java
 from forebay.process.tether import tethered
-from tests.support.ports import free_port
+from tests.support.run.ports import free_port
 
 _STRINGS = "org.apache.kafka.connect.storage.StringConverter"
 

@@ -18,7 +18,7 @@ from benchmarks.peers.contender import Run, Usage
 from benchmarks.setup import Setup
 from benchmarks.sheets import Bars, Sheet, spread
 from benchmarks.taken_in import taken_in
-from tests.support.jvm_spark import FAST_PYTHON, SparkProcess, make
+from tests.support.spark.jvm_spark import FAST_PYTHON, SparkProcess, make
 
 RECORDS = 2_000_000
 PARTS = 8

@@ -99,7 +99,7 @@ class _Request(Request[Any, Any, Any]):
         try:
             return msgspec.json.decode(await self.body(), type=field.annotation, strict=False)
         except msgspec.ValidationError as error:
-            # msgspec's error has no attribute for the place; tests/security/test_held_bodies.py reads this text
+            # msgspec's error has no attribute for the place; tests/forebay/security/test_held_bodies.py reads this text
             message, _, place = str(error).partition(" - at `$")
             wrong = {"key": place.strip(".`") or "data", "message": message}
         except UNDECODABLE as error:

@@ -13,10 +13,10 @@ from benchmarks.peers.queries import RACES
 from benchmarks.setup import Setup
 from forebay.model.errors import UsageError
 from tests.conftest import missing, require_kafka, running_in_ci
-from tests.support import nginx
-from tests.support.jvm_spark import require_jvm_spark
-from tests.support.namespaces import require_namespaces
-from tests.support.stores import require_s3
+from tests.support.processes.namespaces import require_namespaces
+from tests.support.servers import nginx
+from tests.support.spark.jvm_spark import require_jvm_spark
+from tests.support.stores.contract import require_s3
 
 #: name → the lines that it gives
 LINES = {
@@ -264,7 +264,7 @@ def _require_nginx() -> None:
     """Skips or fails if there is none; in CI it is fetched if need be."""
     if nginx.binary() is None:
         if not running_in_ci():
-            missing("there is no nginx here: run python -m tests.support.nginx")
+            missing("there is no nginx here: run python -m tests.support.servers.nginx")
         try:
             nginx.fetch()
         except UsageError as error:

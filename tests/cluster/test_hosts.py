@@ -18,13 +18,13 @@ import pytest
 from tests.conftest import missing, require_kafka
 from tests.integration.test_managed_receivers import managed, on_hosts
 from tests.integration.test_spark import await_spark
-from tests.support import s3
-from tests.support.flow import Flow
-from tests.support.namespaces import Network, require_namespaces
-from tests.support.spark_hosts import DRIVER, KAFKA, HostBroker, SparkHosts
-from tests.support.states import read_past_the_driver
-from tests.support.stores import require_s3
-from tests.support.witness import seen_by
+from tests.support.kafka.flow import Flow
+from tests.support.processes.namespaces import Network, require_namespaces
+from tests.support.processes.witness import seen_by
+from tests.support.spark.hosts import DRIVER, KAFKA, HostBroker, SparkHosts
+from tests.support.state.states import read_past_the_driver
+from tests.support.stores import s3
+from tests.support.stores.contract import require_s3
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

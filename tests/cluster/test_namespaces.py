@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import missing
-from tests.support.namespaces import Network, _ip, require_namespaces
+from tests.support.processes.namespaces import Network, _ip, require_namespaces
 
 #: prints what comes by datagram, one line each
 _LISTEN = """
@@ -100,7 +100,7 @@ def test_leftovers_of_a_killed_test_are_removed_by_the_next(tmp_path: Path) -> N
     require_namespaces(missing)
     script = f"""
 import os, pathlib, subprocess
-from tests.support.namespaces import Network
+from tests.support.processes.namespaces import Network
 with Network(pathlib.Path({str(tmp_path)!r}), ["w1"]) as network:
     left = subprocess.Popen(network["w1"].command("sleep", "600"), stdout=subprocess.DEVNULL)
     print(os.getpid(), left.pid, flush=True)

@@ -9,9 +9,9 @@ import pytest
 
 from driver.background.cleaner import REQUESTS_AT_ONCE
 from forebay.kafka.embedded.broker import KafkaBroker
-from tests.support.cluster import AHEAD, Cluster
-from tests.support.flow import Flow
-from tests.support.stores import STORES, Store
+from tests.support.kafka.flow import Flow
+from tests.support.processes.cluster import AHEAD, Cluster
+from tests.support.stores.contract import STORES, Store
 
 pytestmark = pytest.mark.kafka
 

@@ -17,8 +17,8 @@ import pytest
 from driver.journal import events
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.process import failpoints
-from tests.support.cluster import Cluster
-from tests.support.flow import Flow
+from tests.support.kafka.flow import Flow
+from tests.support.processes.cluster import Cluster
 
 pytestmark = pytest.mark.kafka
 
@@ -64,14 +64,14 @@ RECOVERY = ("recovery.after-write", "recovery.after-journal", "recovery.after-as
 #: tests/executor_agent/test_incoming_copies.py
 GIVEN = ("agent.before-copy-kept",)
 
-#: passed by output helpers: tests/outputs/test_killed.py
+#: passed by output helpers: tests/driver/outputs/test_killed.py
 OUTPUTS = tuple(f"output.{step}" for step in ("before-write", "mid-write", "before-commit", "aside", "after-commit"))
 #: tests/crash/test_keyed_state.py
 STATES = tuple(
     f"state.{step}"
     for step in ("before-write", "mid-write", "before-manifest", "after-manifest", "before-clean", "mid-clean")
 )
-#: tests/streaming/sink/test_transactions.py
+#: tests/pyspark_forebay/sink/test_transactions.py
 SINK = tuple(f"sink.{step}" for step in ("task-end", "before-rows", "mid-rows", "before-commit", "after-commit"))
 
 
@@ -221,9 +221,9 @@ ELSEWHERE = {
     "SpansEnded": "tests/direct/stream/test_stream_killed.py",
     "SpansSkipped": "tests/direct/checkpoint/test_killed_acceptance.py",
     "CursorNamed": "tests/direct/intake/test_through_intake.py",
-    "CursorOpened": "tests/streaming/intake/test_queries.py",
-    "CursorMoved": "tests/streaming/intake/test_queries.py",
-    "CursorEnded": "tests/streaming/intake/test_queries.py",
+    "CursorOpened": "tests/pyspark_forebay/intake/test_queries.py",
+    "CursorMoved": "tests/pyspark_forebay/intake/test_queries.py",
+    "CursorEnded": "tests/pyspark_forebay/intake/test_queries.py",
 }
 
 

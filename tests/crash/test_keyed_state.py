@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from forebay.kafka.embedded.broker import KafkaBroker
-from tests.support.cluster import Cluster
-from tests.support.counting import JOB_NAME, SETTINGS, check_counts, check_windows, kill_at_each_step
-from tests.support.flow import Flow
-from tests.support.stores import STORES
+from tests.support.kafka.flow import Flow
+from tests.support.processes.cluster import Cluster
+from tests.support.state.counting import JOB_NAME, SETTINGS, check_counts, check_windows, kill_at_each_step
+from tests.support.stores.contract import STORES
 
 pytestmark = pytest.mark.kafka
 

@@ -1,8 +1,8 @@
 """The power fails at every step of the write path: what was reported as durable is there afterwards (INV-1).
 
-The store loses data that was not synced (tests/support/forgetful.py), with appendable files and with whole objects. The log
-writer alone is tested in tests/wal/segments. Here are the receiver's store with its threads, and
-the driver's journal, from its opening to its snapshots and the deletion of what they supersede.
+The store loses data that was not synced (tests/support/stores/forgetful.py), with appendable files and with whole objects. The
+log writer alone is tested in tests/wal/segments. Here are the receiver's store with its threads, and the driver's journal, from
+its opening to its snapshots and the deletion of what they supersede.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from receiver.stores.store import StoreOptions
 from receiver.stores.wal_store import WalStore
 from tests.driver.journal.log.test_journal import some_events
 from tests.receiver.stores.test_wal_store import EPOCH, PATIENCE_SECONDS, WRITING, pending
-from tests.support.forgetful import Crash, ForgetfulStorage
-from tests.support.tracked import STREAM
+from tests.support.state.tracked import STREAM
+from tests.support.stores.forgetful import Crash, ForgetfulStorage
 from wal.blocks import block_of_frame
 from wal.segments.scan import read_frame
 from wal.segments.writer import SegmentLimits

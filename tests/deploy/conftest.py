@@ -17,7 +17,7 @@ from forebay.http.application import application
 from forebay.http.server import Server
 from forebay.kafka.embedded.broker import MockBroker
 from forebay.model.errors import RefusedError
-from tests.support.ports import free_port
+from tests.support.run.ports import free_port
 
 CONFIGURATION = """
 stream = "flights"

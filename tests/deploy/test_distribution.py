@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from forebay_start import NAMES
-from tests.support.wheel import ROOT, build_wheel
+from tests.support.run.wheel import ROOT, build_wheel
 
 _SECONDS = 600.0
 #: files in the repository that no installation needs

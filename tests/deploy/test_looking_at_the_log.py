@@ -17,7 +17,7 @@ from driver.journal.log import reading as journal
 from driver.journal.log import reading as journal_reading
 from driver.journal.transitions import apply
 from forebay.model.values import Block, BlockMeta
-from tests.support.tracked import STREAM, Tracked, offsets
+from tests.support.state.tracked import STREAM, Tracked, offsets
 from wal.blocks import encode_meta
 from wal.segments.frame import FrameKind
 from wal.segments.layout import block_segment

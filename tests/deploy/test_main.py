@@ -15,7 +15,7 @@ import pytest
 
 from deploy.main import commands, main
 from forebay.kafka.embedded.broker import MockBroker
-from tests.support.wheel import ROOT
+from tests.support.run.wheel import ROOT
 
 
 def every_command() -> Iterator[tuple[str, click.Command]]:

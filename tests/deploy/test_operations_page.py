@@ -14,7 +14,7 @@ from driver.decisions import problems
 from driver.http import health
 from driver.listeners import events as listeners
 from forebay.settings.schema import Settings
-from tests.support.wheel import ROOT
+from tests.support.run.wheel import ROOT
 
 INDEX = (ROOT / "docs" / "OPERATIONS.md").read_text(encoding="utf-8")
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs" / "operations").glob("*.md"))}

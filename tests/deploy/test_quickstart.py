@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.ports import free_port
-from tests.support.wheel import ROOT
+from tests.support.run.ports import free_port
+from tests.support.run.wheel import ROOT
 
 NOTEBOOK = ROOT / "docs" / "quickstart.ipynb"
 _EXECUTE = """

@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka import Producer
 
 from forebay.kafka.embedded.broker import MockBroker
-from tests.support.cluster import Cluster
-from tests.support.terminal import Terminal
+from tests.support.processes.cluster import Cluster
+from tests.support.processes.terminal import Terminal
 
 TOPIC = "flights"
 _FOREBAY = str(Path(sys.executable).with_name("forebay"))

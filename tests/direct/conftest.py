@@ -7,9 +7,9 @@ import pytest
 
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.values import TopicPartition
-from tests.support.again import produce
-from tests.support.direct_runs import Runs
-from tests.support.kafka import PATIENCE_SECONDS
+from tests.support.kafka.polling import PATIENCE_SECONDS
+from tests.support.processes.direct_runs import Runs
+from tests.support.state.again import produce
 
 
 @pytest.fixture

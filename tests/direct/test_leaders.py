@@ -29,15 +29,15 @@ from receiver.main import compose
 from tests.conftest import require_kafka
 from tests.receiver.fakes import FakeTracker
 from tests.receiver.test_service import Running, settings_of, taken_in
-from tests.support import again
-from tests.support.columns import column_values
-from tests.support.committing_process import GROUPS
-from tests.support.direct_runs import RowsRead, Runs
-from tests.support.flow import Flow, Truth, numbered, produce, read_topic
-from tests.support.kafka import PATIENCE_SECONDS, partitions_of
-from tests.support.sinks import ROWS, Sink, sink_of, write
-from tests.support.three_brokers import ThreeBrokers, three_brokers
-from tests.support.wheel import ROOT
+from tests.support.kafka.committing_process import GROUPS
+from tests.support.kafka.flow import Flow, Truth, numbered, produce, read_topic
+from tests.support.kafka.polling import PATIENCE_SECONDS, partitions_of
+from tests.support.kafka.three_brokers import ThreeBrokers, three_brokers
+from tests.support.processes.direct_runs import RowsRead, Runs
+from tests.support.run.wheel import ROOT
+from tests.support.spark.sinks import ROWS, Sink, sink_of, write
+from tests.support.state import again
+from tests.support.state.columns import column_values
 from wal.storage.local import LocalStorage
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
@@ -97,7 +97,13 @@ def reading_again(access: KafkaAccess, span: OffsetRange) -> Iterator[list[list[
 @contextlib.contextmanager
 def committing(brokers: ThreeBrokers, topic: str, group: str) -> Iterator[None]:
     """A process that sets groups' offsets, and must live: a client that is taken by surprise takes all of it down."""
-    command = [sys.executable, "-m", "tests.support.committing_process", brokers.options["bootstrap.servers"], topic]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.kafka.committing_process",
+        brokers.options["bootstrap.servers"],
+        topic,
+    ]
     process = subprocess.Popen(
         [*command, group], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -13,10 +13,10 @@ from direct import OffsetRange, create_rdd
 from forebay.kafka.consume.range_reader import forget_consumers
 from forebay.model.values import TopicPartition
 from tests.conftest import require_kafka
-from tests.support.columns import column_values
-from tests.support.flow import Flow, Truth, numbered, produce, read_topic
-from tests.support.kafka import PATIENCE_SECONDS, partitions_of
-from tests.support.three_brokers import ThreeBrokers, three_brokers
+from tests.support.kafka.flow import Flow, Truth, numbered, produce, read_topic
+from tests.support.kafka.polling import PATIENCE_SECONDS, partitions_of
+from tests.support.kafka.three_brokers import ThreeBrokers, three_brokers
+from tests.support.state.columns import column_values
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 

@@ -12,9 +12,9 @@ from direct.stream.strategies import Subscribe
 from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition
 from tests.conftest import missing, running_in_ci
-from tests.support import pushgateway
-from tests.support.direct_runs import Runs
-from tests.support.up import until
+from tests.support.processes.direct_runs import Runs
+from tests.support.processes.up import until
+from tests.support.servers import pushgateway
 
 pytestmark = pytest.mark.kafka
 
@@ -25,7 +25,7 @@ def _pushgateway() -> None:
     if pushgateway.is_there():
         return
     if not running_in_ci():
-        missing("there is no pushgateway here: run python -m tests.support.pushgateway")
+        missing("there is no pushgateway here: run python -m tests.support.servers.pushgateway")
     try:
         pushgateway.fetch()
     except UsageError as error:

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from tests.support.faulty.bad_disk import half_readable
-from tests.support.rows import block, filler
-from tests.support.stored import Stored
+from tests.support.state.rows import block, filler
+from tests.support.state.stored import Stored
 from wal.blocks import local_path
 from wal.blocks.local_copies import MAPPED_BYTES_MIN
 from wal.reading import BlockReference, ReadPlan

@@ -21,11 +21,11 @@ from driver.batches.job.work import BatchWork
 from driver.spark.engine import SparkEngine
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import UnreadableBlockError
-from tests.support.cluster import Cluster
 from tests.support.faulty.bad_disk import half_readable
-from tests.support.flow import Flow
-from tests.support.rows import block, filler
-from tests.support.stored import Stored
+from tests.support.kafka.flow import Flow
+from tests.support.processes.cluster import Cluster
+from tests.support.state.rows import block, filler
+from tests.support.state.stored import Stored
 from wal.blocks import local_path
 from wal.blocks.local_copies import MAPPED_BYTES_MIN
 

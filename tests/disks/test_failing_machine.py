@@ -17,7 +17,7 @@ import pytest
 from forebay.kafka.embedded.broker import KafkaBroker
 from tests.support.faulty.machine import FaultyCluster
 from tests.support.faulty.shim import SYNC, WRITE
-from tests.support.flow import Flow
+from tests.support.kafka.flow import Flow
 
 pytestmark = pytest.mark.kafka
 

@@ -11,9 +11,9 @@ import pytest
 
 from benchmarks.journal_opening import BLOCKS, write
 from forebay.kafka.embedded.broker import KafkaBroker
-from tests.support.cluster import AHEAD, Cluster
 from tests.support.faulty.limits import MemoryGroup, memory_group
-from tests.support.flow import Flow
+from tests.support.kafka.flow import Flow
+from tests.support.processes.cluster import AHEAD, Cluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.long]
 

@@ -17,9 +17,9 @@ import pytest
 
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.settings.reading.load import load
-from tests.support.cluster import Cluster
 from tests.support.faulty.limits import no_more_descriptors
-from tests.support.flow import Flow
+from tests.support.kafka.flow import Flow
+from tests.support.processes.cluster import Cluster
 
 pytestmark = pytest.mark.kafka
 

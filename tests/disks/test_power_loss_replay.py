@@ -18,7 +18,7 @@ from forebay.kafka.embedded.broker import KafkaBroker
 from tests.support.faulty.machine import FaultyCluster
 from tests.support.faulty.power_loss import Promises, Replay
 from tests.support.faulty.write_log import LOSSES, Record
-from tests.support.flow import Flow
+from tests.support.kafka.flow import Flow
 
 pytestmark = pytest.mark.kafka
 

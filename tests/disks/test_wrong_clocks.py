@@ -14,12 +14,12 @@ import pytest
 from forebay.kafka.embedded.broker import KafkaBroker
 from tests.conftest import missing
 from tests.jepsen.clock import HostClock, build
-from tests.support import s3
-from tests.support.certificates import Authority
-from tests.support.cluster import Cluster
-from tests.support.flow import Flow
-from tests.support.s3 import S3Server
-from tests.support.stores import require_s3
+from tests.support.kafka.flow import Flow
+from tests.support.processes.cluster import Cluster
+from tests.support.servers.certificates import Authority
+from tests.support.stores import s3
+from tests.support.stores.contract import require_s3
+from tests.support.stores.s3 import S3Server
 
 pytestmark = pytest.mark.kafka
 

@@ -11,7 +11,7 @@ from types import ModuleType
 import click
 import pytest
 
-from tests.support.wheel import ROOT
+from tests.support.run.wheel import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
 

@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from tests.support.wheel import ROOT
+from tests.support.run.wheel import ROOT
 
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 #: Spark and librdkafka write these

@@ -15,9 +15,9 @@ import pytest
 
 from forebay.kafka.embedded.broker import MockBroker
 from forebay.kafka.embedded.loader import flights
-from tests.support.ports import free_port
-from tests.support.up import status, until
-from tests.support.wheel import ROOT
+from tests.support.processes.up import status, until
+from tests.support.run.ports import free_port
+from tests.support.run.wheel import ROOT
 
 PAGE = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 #: heading → its blocks: language, code

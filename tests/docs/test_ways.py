@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ways import WAYS
+from tests.support.layout.ways import WAYS
 
 PAGE = Path(__file__).parents[2] / "docs/architecture/ways.md"
 #: modules of the page that the followed values do not pass

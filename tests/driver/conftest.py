@@ -11,7 +11,7 @@ import pytest
 from forebay.kafka.embedded.broker import MockBroker
 from forebay.settings.reading.load import from_values
 from forebay.settings.schema import Settings
-from tests.support.intakes import Configure
+from tests.support.state.intakes import Configure
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from driver.service.answers.observing import tell_lag
 from forebay import messages as m
 from forebay.kafka.embedded.broker import MockBroker
 from forebay.settings.schema import Settings
-from tests.support.running_driver import local_settings, running
+from tests.support.processes.running_driver import local_settings, running
 
 
 @pytest.fixture

@@ -41,10 +41,10 @@ from forebay.model.values import TopicPartition
 from forebay.settings.reading.load import from_values
 from forebay.settings.schema import Settings
 from recovery.audit import audit
-from tests.support import forked
-from tests.support.played import PlayedReceiver
-from tests.support.ports import free_port
-from tests.support.tracked import Tracked
+from tests.support.processes import forked
+from tests.support.processes.played import PlayedReceiver
+from tests.support.run.ports import free_port
+from tests.support.state.tracked import Tracked
 from wal.storage import open_storage
 
 Seen = list[dict[str, tuple[int, int]]]

@@ -35,8 +35,8 @@ from forebay.kafka.consume.spans import OffsetRange
 from forebay.messages import BatchRange
 from forebay.model.errors import SettingsError
 from forebay.model.values import Gap
-from tests.support.hooked import Hooked
-from tests.support.tracked import Tracked
+from tests.support.servers.hooked import Hooked
+from tests.support.state.tracked import Tracked
 
 PATIENCE_SECONDS = 30.0
 

@@ -18,7 +18,7 @@ from forebay.model.values import TopicPartition
 from forebay.settings.reading.load import from_values
 from forebay.sources.custom import CustomUpstream
 from forebay.sources.receiving import Record, ReliableSource, RetryLater
-from tests.support.played import PlayedReceiver
+from tests.support.processes.played import PlayedReceiver
 
 
 class Two(ReliableSource):

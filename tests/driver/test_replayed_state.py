@@ -15,7 +15,7 @@ from forebay.kafka.embedded.broker import MockBroker
 from forebay.messages import OperatorAnswer, ReplayRequest, StatusAnswer
 from forebay.model.values import TopicPartition
 from forebay.settings.reading.load import from_values
-from tests.support.played import PlayedReceiver
+from tests.support.processes.played import PlayedReceiver
 
 SCHEMA = pa.schema([("key", pa.int64()), ("records", pa.int64())])
 

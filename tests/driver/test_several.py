@@ -26,7 +26,7 @@ from forebay.process.clock import SystemClock
 from forebay.process.notify import Notifier, Pulse
 from forebay.settings.reading.load import from_values
 from forebay.settings.schema import Settings
-from tests.support.played import PlayedReceiver
+from tests.support.processes.played import PlayedReceiver
 
 Configure = Callable[..., Settings]
 

@@ -27,7 +27,7 @@ from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
 from forebay.settings.reading.load import from_values
 from forebay.traces.spans import LINKS_MAX, Spans, root_ids
-from tests.support.played import PlayedReceiver
+from tests.support.processes.played import PlayedReceiver
 
 # a server's thread leaves its loop's sockets to the collector
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")

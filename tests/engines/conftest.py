@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stored import Stored
+from tests.support.state.stored import Stored
 
 
 @pytest.fixture

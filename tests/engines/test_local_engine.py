@@ -11,8 +11,8 @@ from driver.batches.job.work import BatchWork
 from driver.batches.local_engine import LocalEngine
 from driver.batches.tasks.reading import records, unreadable
 from forebay.model.errors import UnreadableBlockError, UsageError
-from tests.support.rows import block, filler
-from tests.support.stored import Stored
+from tests.support.state.rows import block, filler
+from tests.support.state.stored import Stored
 
 
 def work(stored: Stored) -> BatchWork:

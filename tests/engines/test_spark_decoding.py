@@ -16,9 +16,9 @@ from driver.batches.tasks.reading import KafkaRecord
 from driver.spark.engine import SparkEngine
 from forebay.model.errors import UnreadableBlockError, UsageError
 from forebay.settings.schema import DeadLetterSettings
-from tests.support.columns import schema_of
-from tests.support.rows import Row, block
-from tests.support.stored import Stored
+from tests.support.state.columns import schema_of
+from tests.support.state.rows import Row, block
+from tests.support.state.stored import Stored
 from wal import dead_letters
 from wal.storage import open_storage
 

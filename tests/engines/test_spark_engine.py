@@ -31,9 +31,9 @@ from driver.spark.small import FRAMES_LEFT_TO_TASKS, SmallBatches
 from forebay.model.errors import EngineLostError, JobError, UnreadableBlockError
 from forebay.model.units import Duration
 from pyspark_forebay.schema import spark_schema
-from tests.support.hdfs import HdfsServer
-from tests.support.rows import ODD_ROWS, Row, block, filler
-from tests.support.stored import Stored
+from tests.support.state.rows import ODD_ROWS, Row, block, filler
+from tests.support.state.stored import Stored
+from tests.support.stores.hdfs import HdfsServer
 from wal.blocks import local_path
 from wal.blocks.encryption import KeyRing
 from wal.reading import BlockReference

@@ -33,7 +33,7 @@ from driver.spark.executors import (
     strangers,
 )
 from forebay.model.errors import UsageError
-from tests.support.pythons import bare_python, other_python
+from tests.support.run.pythons import bare_python, other_python
 
 _ROOT = Path(driver.__file__).parents[1]
 

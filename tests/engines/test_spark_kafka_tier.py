@@ -13,8 +13,8 @@ from driver.spark.engine import SparkEngine
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import UnreadableBlockError
-from tests.support.again import Taken
-from tests.support.stored import Stored
+from tests.support.state.again import Taken
+from tests.support.state.stored import Stored
 
 
 @pytest.mark.kafka

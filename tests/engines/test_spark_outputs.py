@@ -23,10 +23,10 @@ from driver.spark.engine import SparkEngine
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import UnreadableBlockError
 from forebay.model.identifiers import numbered
-from tests.support.hdfs import HdfsServer
-from tests.support.kafka import committed_values
-from tests.support.rows import Row, block
-from tests.support.stored import Stored
+from tests.support.kafka.polling import committed_values
+from tests.support.state.rows import Row, block
+from tests.support.state.stored import Stored
+from tests.support.stores.hdfs import HdfsServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 

@@ -18,10 +18,10 @@ from driver.batches.local_engine import LocalEngine
 from driver.spark.engine import SparkEngine
 from forebay.model.errors import UsageError
 from forebay.settings.schema import Settings
-from tests.support import s3
-from tests.support.states import COUNTS, StateLine, as_dict, counts, table
-from tests.support.stored import Stored
-from tests.support.stores import STORES
+from tests.support.state.states import COUNTS, StateLine, as_dict, counts, table
+from tests.support.state.stored import Stored
+from tests.support.stores import s3
+from tests.support.stores.contract import STORES
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 

@@ -11,7 +11,7 @@ import pytest
 from driver.batches.job.work import BatchWork
 from driver.spark.engine import SparkEngine
 from driver.spark.warming import Query, Warming
-from tests.support.stored import Stored
+from tests.support.state.stored import Stored
 
 _SECONDS = 60.0
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from executor_agent.main import Agent
-from tests.support.stored import Stored
+from tests.support.state.stored import Stored
 
 
 @pytest.fixture

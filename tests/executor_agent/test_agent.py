@@ -25,8 +25,8 @@ from forebay.model.errors import UnreachableError
 from forebay.process import failpoints
 from forebay.process.clock import ManualClock
 from forebay.settings.schema import Settings
-from tests.support.rows import block, filler
-from tests.support.stored import Stored
+from tests.support.state.rows import block, filler
+from tests.support.state.stored import Stored
 from wal.blocks import local_path
 from wal.reading import BlockReference
 

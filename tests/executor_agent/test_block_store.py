@@ -11,7 +11,7 @@ from executor_agent import store as store_module
 from executor_agent.store import COUNT_SECONDS, OLD_BLOCK_MS, TEMPORARY_AGE_MS_MAX, TEMPORARY_AGE_MS_MIN, BlockStore
 from forebay.model.errors import OutOfSpaceError, StoreError, UsageError
 from forebay.process.clock import ManualClock
-from tests.support.rows import block, filler
+from tests.support.state.rows import block, filler
 from wal.blocks import LocalRoom, cached_path, has_room, local_path
 from wal.blocks.local_writing import local_frame, write_local, write_local_frame
 

@@ -22,8 +22,8 @@ from forebay.messages import Refusal
 from forebay.model.errors import OutOfSpaceError, RefusedError, UnreachableError
 from forebay.process import failpoints
 from forebay.process.clock import ManualClock
-from tests.support.rows import block, filler
-from tests.support.stored import Stored
+from tests.support.state.rows import block, filler
+from tests.support.state.stored import Stored
 from wal.blocks import cached_path, local_path, read_local
 from wal.blocks.local_writing import local_frame
 from wal.blocks.sending import give_copy, give_frame

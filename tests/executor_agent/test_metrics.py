@@ -9,8 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import executor_agent.metrics as d
 from executor_agent.main import Agent
 from forebay.metrics.definition import Metric
-from tests.support.rows import block, filler
-from tests.support.stored import Stored
+from tests.support.state.rows import block, filler
+from tests.support.state.stored import Stored
 from wal.blocks import local_path
 
 # a server's thread leaves its loop's sockets to the collector

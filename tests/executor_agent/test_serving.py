@@ -21,7 +21,7 @@ from forebay.http import sendfile
 from forebay.messages import AgentHeartbeatRequest
 from forebay.settings.schema import Settings
 from tests.executor_agent.test_agent import FakeDriver
-from tests.support.stored import Stored
+from tests.support.state.stored import Stored
 from wal.blocks import local_path
 
 # a server's thread leaves its loop's sockets to the collector

@@ -15,7 +15,7 @@ from executor_agent.main import Agent
 from forebay.http.address import reached_at
 from forebay.model.errors import SettingsError, UsageError
 from forebay.settings.reading.load import from_values
-from tests.support.stored import Stored
+from tests.support.state.stored import Stored
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 

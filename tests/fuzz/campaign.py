@@ -70,7 +70,12 @@ def _harness(folder: Path) -> Path | None:
         print(f"NOT RUN: {_NATIVE}: no compiler with sanitizers: install gcc or clang", file=sys.stderr)
         return None
     program = folder / "harness"
-    sources = [f"-I{_ROOT}/forebay/kafka/native", "-o", str(program), f"{_ROOT}/tests/kafka/native/native_harness.c"]
+    sources = [
+        f"-I{_ROOT}/forebay/kafka/native",
+        "-o",
+        str(program),
+        f"{_ROOT}/tests/forebay/kafka/native/native_harness.c",
+    ]
     flags = ["-std=gnu11", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     subprocess.run([compiler, *flags, *sources], check=True)
     return program

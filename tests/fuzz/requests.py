@@ -26,8 +26,8 @@ from forebay.model.wire import UNDECODABLE
 from forebay.security.access import Guard
 from tests.fuzz.reader import Reader
 from tests.fuzz.samples import sample
-from tests.support.guarded import settings
-from tests.support.rows import block, filler
+from tests.support.state.guarded import settings
+from tests.support.state.rows import block, filler
 
 _TOKEN = "t" * 24
 _ANSWER_SECONDS = 20.0

@@ -20,7 +20,7 @@ from forebay.schemas.framing import framed, message_indexes
 from forebay.schemas.json_schema import JsonFormat
 from forebay.schemas.protobuf import ProtobufFormat
 from tests.fuzz.reader import Reader, text_reader
-from tests.support.registered import message_class, orders_file
+from tests.support.kafka.registered import message_class, orders_file
 
 _AVRO: Any = {
     "type": "record", "name": "R", "fields": [

@@ -19,7 +19,7 @@ from forebay.model.identifiers import numbered
 from forebay.model.payload import decode_block
 from forebay.model.values import Block, Handle
 from tests.fuzz.reader import Reader, new_store, store_of
-from tests.support.rows import ODD_ROWS, block, filler
+from tests.support.state.rows import ODD_ROWS, block, filler
 from wal.blocks import block_of_frame, decode_meta, encode_meta, read_stored
 from wal.blocks.encryption import KeyRing, plain_payload
 from wal.segments import layout

@@ -16,7 +16,7 @@ from forebay.model.arrow_sizes import decompressed_sizes
 from forebay.model.errors import CorruptionError
 from forebay.model.payload import Compression, decode_block
 from tests.fuzz.readers import readers
-from tests.support.rows import Row, block, filler
+from tests.support.state.rows import Row, block, filler
 from wal.blocks import decode_meta, encode_meta
 from wal.segments.encoding import encode_frame
 from wal.segments.frame import FrameKind, decode_frame

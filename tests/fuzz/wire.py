@@ -16,7 +16,7 @@ from typing import Any
 
 import urllib3
 
-from tests.support.service_process import HANG_SECONDS, TOKEN, Service
+from tests.support.processes.service_process import HANG_SECONDS, TOKEN, Service
 
 Tree = Any
 PartitionKey = tuple[str, int]

@@ -1,4 +1,4 @@
-"""Writes the golden files of a release: ``python -m tests.golden.make_release NAME…`` (names: tests/support/releases.py).
+"""Writes the golden files of a release: ``python -m tests.golden.make_release NAME…`` (names: tests/support/run/releases.py).
 
 Its driver, agent and receivers run on a real Kafka, and all are killed while a job runs and blocks wait. As in ``make_v1``,
 existing golden files are never edited or overwritten.
@@ -12,9 +12,9 @@ import tempfile
 from pathlib import Path
 
 from forebay.kafka.embedded.broker import KafkaBroker
-from tests.support.cluster import Cluster
-from tests.support.flow import Truth, numbered, produce
-from tests.support.releases import RELEASES, Release
+from tests.support.kafka.flow import Truth, numbered, produce
+from tests.support.processes.cluster import Cluster
+from tests.support.run.releases import RELEASES, Release
 
 PORTION = 200
 TOPIC = "t"

@@ -155,7 +155,7 @@ def main(directory: Path) -> None:
 
 
 def arrow_content() -> Content:
-    from tests.support.rows import ODD_ROWS, block, filler
+    from tests.support.state.rows import ODD_ROWS, block, filler
 
     meta, payload = block(
         {("flights", 0): ODD_ROWS, ("flights", 1): filler(5, 40)},

@@ -13,7 +13,7 @@ from pathlib import Path
 from driver.journal import history
 from driver.journal.log import opening as journal
 from driver.tracker.requests import Archived
-from tests.support.tracked import STREAM, Tracked
+from tests.support.state.tracked import STREAM, Tracked
 from wal.storage import open_storage
 
 LAST_MS = 4_000

@@ -11,7 +11,7 @@ from typing import Any
 
 from forebay.model.values import BlockMeta
 from tests.golden.make_v1 import BLOCKS_PATH, RECEIVER, STREAM, frames_of, with_header, write_segment
-from tests.support.rows import ODD_ROWS, block, filler
+from tests.support.state.rows import ODD_ROWS, block, filler
 from wal.blocks import encode_meta
 from wal.blocks.encryption import KeyRing
 from wal.segments.frame import FrameKind

@@ -16,7 +16,7 @@ from driver.journal.log import opening
 from forebay.model.payload import decode_block
 from forebay.model.values import Block
 from recovery.audit import audit
-from tests.support.releases import RELEASES, Release
+from tests.support.run.releases import RELEASES, Release
 from wal.blocks import block_of_frame
 from wal.segments.scan import read_frame
 from wal.storage import Storage, open_storage

@@ -12,7 +12,7 @@ from forebay.model.payload import decode_block
 from forebay.model.values import Handle
 from tests.golden import make_v1
 from tests.golden.make_v1 import BLOCKS_PATH, JOURNAL_PATH, SWAPPED_PATH
-from tests.support.rows import ODD_ROWS
+from tests.support.state.rows import ODD_ROWS
 from wal.blocks import block_of_frame
 from wal.segments.frame import Frame, FrameKind
 from wal.segments.scan import Damage, Newer, Scanned, TornTail, read_frame, scan_segment, segment_header

@@ -13,7 +13,7 @@ from driver.journal.log import reading as journal
 from driver.tracker import Tracker
 from driver.tracker.requests import Allocate, Archived, Complete, CompleteOutput, KeepWindow
 from forebay.model.identifiers import numbered
-from tests.support.tracked import STREAM, tracker_options
+from tests.support.state.tracked import STREAM, tracker_options
 from wal.storage import open_storage
 
 FOLDER = Path(__file__).parent / "v1-journal"

@@ -12,8 +12,8 @@ from forebay.model.payload import decode_block
 from forebay.model.values import Handle
 from tests.golden import make_v1_payloads as made
 from tests.golden.make_v1 import BLOCKS_PATH
-from tests.support.columns import column_values
-from tests.support.rows import ODD_ROWS
+from tests.support.state.columns import column_values
+from tests.support.state.rows import ODD_ROWS
 from wal.blocks import StoredBlock, block_of_frame, encode_meta
 from wal.blocks.encryption import KeyRing, plain_payload
 from wal.segments.frame import CRITICAL_FLAGS, FLAG_ENCRYPTED, Frame

@@ -12,9 +12,9 @@ from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.messages import TrackedPartition
 from forebay.model.values import TopicPartition
-from tests.support.cluster import Cluster
-from tests.support.flow import Truth, numbered, produce
-from tests.support.witness import assert_same_records
+from tests.support.kafka.flow import Truth, numbered, produce
+from tests.support.processes.cluster import Cluster
+from tests.support.processes.witness import assert_same_records
 
 pytestmark = pytest.mark.kafka
 

@@ -13,9 +13,9 @@ import pytest
 
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.messages import StatusAnswer
-from tests.support import witness
-from tests.support.cluster import Cluster
-from tests.support.flow import Flow, Truth, numbered, produce
+from tests.support.kafka.flow import Flow, Truth, numbered, produce
+from tests.support.processes import witness
+from tests.support.processes.cluster import Cluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import Producer
 
 from forebay.kafka.embedded.broker import KafkaBroker
-from tests.support.cluster import Cluster
-from tests.support.flow import Flow, Truth, numbered, produce
-from tests.support.services import PATIENCE_SECONDS
+from tests.support.kafka.flow import Flow, Truth, numbered, produce
+from tests.support.processes.cluster import Cluster
+from tests.support.processes.services import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.kafka
 

@@ -12,9 +12,9 @@ from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import UnreachableError
 from forebay.security.access import Access
 from tests.integration.test_spark import await_spark
-from tests.support.certificates import Authority
-from tests.support.cluster import Cluster
-from tests.support.flow import Flow
+from tests.support.kafka.flow import Flow
+from tests.support.processes.cluster import Cluster
+from tests.support.servers.certificates import Authority
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

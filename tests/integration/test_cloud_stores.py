@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from forebay.kafka.embedded.broker import KafkaBroker
-from tests.support.cluster import Cluster
-from tests.support.emulators import PLACE, Emulator
-from tests.support.flow import Truth, numbered, produce
-from tests.support.stores import azure_server, gs_server
+from tests.support.kafka.flow import Truth, numbered, produce
+from tests.support.processes.cluster import Cluster
+from tests.support.stores.contract import azure_server, gs_server
+from tests.support.stores.emulators import PLACE, Emulator
 
 pytestmark = pytest.mark.kafka
 

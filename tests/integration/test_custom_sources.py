@@ -11,11 +11,11 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
-from tests.support import witness
-from tests.support.cluster import Cluster
-from tests.support.columns import column_values
-from tests.support.flow import Truth
-from tests.support.ports import free_port
+from tests.support.kafka.flow import Truth
+from tests.support.processes import witness
+from tests.support.processes.cluster import Cluster
+from tests.support.run.ports import free_port
+from tests.support.state.columns import column_values
 
 _SOURCES = "deploy.examples.custom_sources.sources"
 _KILLS = 3

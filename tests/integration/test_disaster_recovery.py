@@ -11,7 +11,7 @@ import pytest
 
 from forebay.kafka.embedded.broker import KafkaBroker
 from tests.integration.test_rebuild import finish, lose_journal, records_flowing
-from tests.support.cluster import AHEAD, Cluster
+from tests.support.processes.cluster import AHEAD, Cluster
 
 pytestmark = pytest.mark.kafka
 

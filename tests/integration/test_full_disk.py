@@ -16,8 +16,8 @@ import pytest
 
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.settings.schema import WalSettings
-from tests.support.cluster import Cluster
-from tests.support.flow import Flow
+from tests.support.kafka.flow import Flow
+from tests.support.processes.cluster import Cluster
 
 pytestmark = pytest.mark.kafka
 

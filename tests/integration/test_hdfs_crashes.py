@@ -17,10 +17,10 @@ import pytest
 
 from forebay.kafka.embedded.broker import KafkaBroker
 from tests.integration.test_random_crashes import crash_on, draw_seed
-from tests.support.cluster import Cluster
-from tests.support.counting import JOB_NAME, SETTINGS, check_counts, write_job
-from tests.support.flow import Flow
-from tests.support.hdfs import DATA_NODE, NAME_NODE, HdfsServer
+from tests.support.kafka.flow import Flow
+from tests.support.processes.cluster import Cluster
+from tests.support.state.counting import JOB_NAME, SETTINGS, check_counts, write_job
+from tests.support.stores.hdfs import DATA_NODE, NAME_NODE, HdfsServer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.hdfs]
 

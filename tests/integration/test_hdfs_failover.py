@@ -14,12 +14,12 @@ import pytest
 from forebay.kafka.embedded.broker import KafkaBroker
 from tests.conftest import missing
 from tests.integration.test_random_crashes import crash_on, draw_seed
-from tests.support.cluster import Cluster
-from tests.support.flow import Flow
-from tests.support.hdfs import NAME_NODE, require_hdfs
-from tests.support.hdfs_pair import HdfsPair
-from tests.support.kerberos import Kdc, require_kerberos
-from tests.support.secured_hdfs import SecuredHdfs
+from tests.support.kafka.flow import Flow
+from tests.support.processes.cluster import Cluster
+from tests.support.servers.kerberos import Kdc, require_kerberos
+from tests.support.stores.hdfs import NAME_NODE, require_hdfs
+from tests.support.stores.hdfs_pair import HdfsPair
+from tests.support.stores.secured_hdfs import SecuredHdfs
 
 pytestmark = [pytest.mark.kafka, pytest.mark.hdfs, pytest.mark.long, pytest.mark.timeout(1200)]
 

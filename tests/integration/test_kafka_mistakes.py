@@ -35,9 +35,9 @@ from forebay.settings.schema import Settings
 from pyspark_forebay.kafka.batch import BatchReader
 from receiver.main import compose
 from tests.receiver.test_service import Running
-from tests.support.direct_runs import Runs
-from tests.support.ports import free_port
-from tests.support.secured_broker import PASSWORD, USER, Mistake, SecuredBroker
+from tests.support.kafka.secured_broker import PASSWORD, USER, Mistake, SecuredBroker
+from tests.support.processes.direct_runs import Runs
+from tests.support.run.ports import free_port
 from wal.storage.local import LocalStorage
 
 pytestmark = pytest.mark.kafka

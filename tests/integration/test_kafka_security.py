@@ -47,10 +47,10 @@ from pyspark_forebay.kafka.stream import StreamReader
 from pyspark_forebay.sink.rows import pack_rows
 from pyspark_forebay.sink.writers import TaskRows, writer_of
 from tests.integration.test_kafka_mistakes import configured, receiver
-from tests.support.certificates import Authority
-from tests.support.direct_runs import Runs
-from tests.support.kafka import PATIENCE_SECONDS
-from tests.support.secured_broker import PASSWORD, SecuredBroker
+from tests.support.kafka.polling import PATIENCE_SECONDS
+from tests.support.kafka.secured_broker import PASSWORD, SecuredBroker
+from tests.support.processes.direct_runs import Runs
+from tests.support.servers.certificates import Authority
 
 pytestmark = pytest.mark.kafka
 

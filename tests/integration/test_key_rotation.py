@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from forebay.kafka.embedded.broker import KafkaBroker
-from tests.support.cluster import Cluster
-from tests.support.flow import Flow
-from tests.support.witness import incarnations_seen
+from tests.support.kafka.flow import Flow
+from tests.support.processes.cluster import Cluster
+from tests.support.processes.witness import incarnations_seen
 from wal.blocks import decode_meta
 from wal.segments.frame import Frame, FrameKind
 from wal.segments.scan import scan_segment

@@ -24,10 +24,10 @@ import pytest
 from deltalake import DeltaTable
 
 from forebay.kafka.embedded.broker import KafkaBroker
-from tests.support.cluster import Cluster
-from tests.support.flow import Flow, Truth
-from tests.support.kafka import committed_values
-from tests.support.postgresql import PostgresServer
+from tests.support.kafka.flow import Flow, Truth
+from tests.support.kafka.polling import committed_values
+from tests.support.processes.cluster import Cluster
+from tests.support.servers.postgresql import PostgresServer
 
 pytestmark = pytest.mark.kafka
 

@@ -10,8 +10,8 @@ import pytest
 
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay_start import NAMES
-from tests.support.cluster import Cluster
-from tests.support.flow import Truth, numbered, produce
+from tests.support.kafka.flow import Truth, numbered, produce
+from tests.support.processes.cluster import Cluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

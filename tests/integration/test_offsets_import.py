@@ -11,8 +11,8 @@ import pytest
 from forebay.kafka.client.admin import Committed, KafkaAdmin
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.values import TopicPartition
-from tests.support.cluster import Cluster
-from tests.support.flow import Truth, numbered, produce
+from tests.support.kafka.flow import Truth, numbered, produce
+from tests.support.processes.cluster import Cluster
 
 pytestmark = pytest.mark.kafka
 

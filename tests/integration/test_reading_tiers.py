@@ -9,10 +9,10 @@ import pytest
 
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import KafkaBroker
-from tests.support.cluster import AHEAD, Cluster
-from tests.support.columns import column_values
-from tests.support.flow import Flow
-from tests.support.witness import assert_same_records
+from tests.support.kafka.flow import Flow
+from tests.support.processes.cluster import AHEAD, Cluster
+from tests.support.processes.witness import assert_same_records
+from tests.support.state.columns import column_values
 
 pytestmark = pytest.mark.kafka
 

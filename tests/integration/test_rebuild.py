@@ -14,9 +14,9 @@ import pytest
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.identifiers import count_of, timeline_of
 from forebay.process import failpoints
-from tests.support import witness
-from tests.support.cluster import Cluster
-from tests.support.flow import Flow
+from tests.support.kafka.flow import Flow
+from tests.support.processes import witness
+from tests.support.processes.cluster import Cluster
 
 pytestmark = pytest.mark.kafka
 

@@ -15,9 +15,9 @@ from driver.journal.state import REPAIR_WRITER
 from forebay.kafka.embedded.broker import KafkaBroker
 from tests.integration.test_adoption import adopted, drop, leave_an_orphan
 from tests.integration.test_rebuild import finish
-from tests.support.cluster import AHEAD, Cluster
-from tests.support.flow import Flow, Truth
-from tests.support.stores import STORES, Store
+from tests.support.kafka.flow import Flow, Truth
+from tests.support.processes.cluster import AHEAD, Cluster
+from tests.support.stores.contract import STORES, Store
 from wal.segments.barrier import barrier_made_ms
 from wal.segments.frame import Frame
 from wal.segments.layout import block_folder

@@ -10,8 +10,8 @@ import pytest
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.values import TopicPartition
-from tests.support.cluster import Cluster
-from tests.support.flow import Flow
+from tests.support.kafka.flow import Flow
+from tests.support.processes.cluster import Cluster
 
 pytestmark = pytest.mark.kafka
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from forebay.kafka.embedded.broker import KafkaBroker
-from tests.support.cluster import Cluster
-from tests.support.flow import Flow
-from tests.support.wheel import build_wheel, install_wheel
+from tests.support.kafka.flow import Flow
+from tests.support.processes.cluster import Cluster
+from tests.support.run.wheel import build_wheel, install_wheel
 
 pytestmark = pytest.mark.kafka
 

@@ -18,12 +18,12 @@ import pytest
 
 from forebay.kafka.embedded.broker import KafkaBroker
 from tests.integration.test_random_crashes import crash_on, draw_seed
-from tests.support import s3
-from tests.support.cluster import Cluster
-from tests.support.counting import JOB_NAME, SETTINGS, check_counts, write_job
-from tests.support.fault_proxy import FaultProxy
-from tests.support.flow import Flow
-from tests.support.stores import require_s3
+from tests.support.kafka.flow import Flow
+from tests.support.processes.cluster import Cluster
+from tests.support.state.counting import JOB_NAME, SETTINGS, check_counts, write_job
+from tests.support.stores import s3
+from tests.support.stores.contract import require_s3
+from tests.support.stores.fault_proxy import FaultProxy
 
 pytestmark = pytest.mark.kafka
 

@@ -17,8 +17,8 @@ from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.messages import StatusAnswer
 from forebay.model.errors import AccessError
 from tests.integration.test_spark import await_spark
-from tests.support.cluster import Cluster
-from tests.support.flow import Flow
+from tests.support.kafka.flow import Flow
+from tests.support.processes.cluster import Cluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -9,8 +9,8 @@ import pytest
 
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import KafkaBroker
-from tests.support.cluster import Cluster
-from tests.support.flow import Truth, numbered, produce
+from tests.support.kafka.flow import Truth, numbered, produce
+from tests.support.processes.cluster import Cluster
 
 pytestmark = pytest.mark.kafka
 

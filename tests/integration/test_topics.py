@@ -13,12 +13,12 @@ from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.messages import TrackedPartition
 from forebay.model.values import TopicPartition
-from tests.support.cluster import Cluster
-from tests.support.columns import column_values
-from tests.support.flow import Flow, Truth, numbered, produce, read_topic
-from tests.support.kafka import await_markers, partitions_of
-from tests.support.services import PATIENCE_SECONDS
-from tests.support.witness import assert_same_records, incarnations_seen
+from tests.support.kafka.flow import Flow, Truth, numbered, produce, read_topic
+from tests.support.kafka.polling import await_markers, partitions_of
+from tests.support.processes.cluster import Cluster
+from tests.support.processes.services import PATIENCE_SECONDS
+from tests.support.processes.witness import assert_same_records, incarnations_seen
+from tests.support.state.columns import column_values
 
 pytestmark = pytest.mark.kafka
 

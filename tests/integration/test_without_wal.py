@@ -12,8 +12,8 @@ import pytest
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.values import TopicPartition
-from tests.support.cluster import AHEAD, Cluster
-from tests.support.flow import Flow
+from tests.support.kafka.flow import Flow
+from tests.support.processes.cluster import AHEAD, Cluster
 
 pytestmark = pytest.mark.kafka
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from forebay.kafka.embedded.broker import KafkaBroker
-from tests.support.cluster import Cluster
-from tests.support.flow import Flow
+from tests.support.kafka.flow import Flow
+from tests.support.processes.cluster import Cluster
 
 pytestmark = pytest.mark.kafka
 

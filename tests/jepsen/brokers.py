@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient
 
 from forebay.kafka.embedded.broker import KafkaBroker
 from tests.jepsen.story import Story
-from tests.support.namespaces import Host
-from tests.support.spark_hosts import HostBroker
+from tests.support.processes.namespaces import Host
+from tests.support.spark.hosts import HostBroker
 
 _ASK_SECONDS = 2.0
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from forebay.process.tether import tethered
 from tests.jepsen.story import Story
-from tests.support.namespaces import Host
+from tests.support.processes.namespaces import Host
 
 _ROOT = Path(__file__).parents[2]
 _COMMAND = str(Path(sys.executable).with_name("forebay"))

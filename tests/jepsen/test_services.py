@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.jepsen.services import Service
-from tests.support.namespaces import Host
+from tests.support.processes.namespaces import Host
 
 FAILED = """\
 2026-11-23T19:36:43Z INFO driver.main: standby of stream stream

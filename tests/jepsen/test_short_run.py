@@ -10,8 +10,8 @@ from tests.conftest import missing, require_kafka
 from tests.jepsen.__main__ import play
 from tests.jepsen.faults import KINDS
 from tests.jepsen.world import Shape
-from tests.support.namespaces import require_namespaces
-from tests.support.stores import require_s3
+from tests.support.processes.namespaces import require_namespaces
+from tests.support.stores.contract import require_s3
 
 pytestmark = [pytest.mark.kafka, pytest.mark.long]
 

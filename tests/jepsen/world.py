@@ -22,11 +22,11 @@ from tests.jepsen.clock import HostClock
 from tests.jepsen.job import JOB
 from tests.jepsen.services import Service, Services
 from tests.jepsen.story import Story
-from tests.support import s3
-from tests.support.certificates import Authority
-from tests.support.hdfs import HdfsServer
-from tests.support.namespaces import Network
-from tests.support.services import toml_of
+from tests.support.processes.namespaces import Network
+from tests.support.processes.services import toml_of
+from tests.support.servers.certificates import Authority
+from tests.support.stores import s3
+from tests.support.stores.hdfs import HdfsServer
 
 STREAM = "stream"
 #: the topic with clean elections alone, and the one on which unclean ones are made

@@ -23,7 +23,7 @@ from receiver.metrics import ReceiverMetrics
 from receiver.service import ReceiverService
 from receiver.serving import serving
 from tests.receiver.fakes import FakeKafka, FakeTracker, running
-from tests.support.ports import free_port
+from tests.support.run.ports import free_port
 from wal.storage.local import LocalStorage
 
 # a server's thread leaves its loop's sockets to the collector

@@ -22,9 +22,9 @@ from forebay.model.values import Block
 from recovery.plan import KafkaView
 from tests.recovery.test_killed import CONFIGURATION
 from tests.recovery.test_recovering import served
-from tests.support.fault_proxy import FaultProxy
-from tests.support.logged import Logged
-from tests.support.tracked import STREAM
+from tests.support.state.logged import Logged
+from tests.support.state.tracked import STREAM
+from tests.support.stores.fault_proxy import FaultProxy
 from wal.blocks import cached_path
 
 # a server's thread leaves its loop's sockets to the collector

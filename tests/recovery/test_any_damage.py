@@ -17,8 +17,8 @@ import pytest
 from deploy.commands.wal.verification import verified
 from forebay.model.values import Block, Handle
 from tests.recovery.test_recovering import applied, planned, served
-from tests.support.logged import Logged
-from tests.support.tracked import STREAM
+from tests.support.state.logged import Logged
+from tests.support.state.tracked import STREAM
 
 SEEDS = range(int(os.environ.get("FOREBAY_RECOVERY_SEEDS", "25")))
 HEADER = 64

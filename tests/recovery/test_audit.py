@@ -18,7 +18,7 @@ from forebay import messages as m
 from forebay.model.errors import CorruptionError, UsageError
 from forebay.model.identifiers import numbered
 from recovery import audit
-from tests.support.tracked import STREAM, Tracked, offsets
+from tests.support.state.tracked import STREAM, Tracked, offsets
 from wal.storage import MemoryStorage
 
 numbers = itertools.count(1)

@@ -21,9 +21,9 @@ from forebay.process.clock import ManualClock
 from recovery import damaged_copies
 from tests.recovery.test_killed import CONFIGURATION
 from tests.recovery.test_recovering import applied, planned, served
-from tests.support.forged import forged, forged_copy
-from tests.support.logged import Logged
-from tests.support.tracked import STREAM
+from tests.support.state.forged import forged, forged_copy
+from tests.support.state.logged import Logged
+from tests.support.state.tracked import STREAM
 from wal.blocks import cached_path, encode_meta, local_path, read_local
 from wal.blocks.local_writing import write_local_frame
 from wal.blocks.set_aside import put_back, set_aside

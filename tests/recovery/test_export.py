@@ -24,11 +24,11 @@ from forebay.model.records import RangeRows, to_dataframe
 from forebay.model.values import Block, Handle
 from forebay.model.values import TopicPartition as Tp
 from tests.recovery.test_killed import CONFIGURATION
-from tests.support.columns import column_values
-from tests.support.logged import Logged
-from tests.support.rows import ODD_ROWS, filler, source_batch
-from tests.support.rows import block as make_block
-from tests.support.tracked import STREAM
+from tests.support.state.columns import column_values
+from tests.support.state.logged import Logged
+from tests.support.state.rows import ODD_ROWS, filler, source_batch
+from tests.support.state.rows import block as make_block
+from tests.support.state.tracked import STREAM
 from wal.blocks.encryption import load_keys
 
 

@@ -10,7 +10,7 @@ import pytest
 from deploy.commands.recovery.journal_batches import listed
 from deploy.main import main
 from tests.recovery.test_audit import archived, worked
-from tests.support.long_run import PARTITIONS, STREAM, LongRun
+from tests.support.processes.long_run import PARTITIONS, STREAM, LongRun
 
 
 def test_batches_of_history_and_state_are_listed_once_each_with_their_offsets() -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from driver.decisions.clean_up import CleanSegment, judge
 from tests.recovery.test_recovering import applied, planned, served
-from tests.support import forked
-from tests.support.logged import Logged
-from tests.support.tracked import STREAM
+from tests.support.processes import forked
+from tests.support.state.logged import Logged
+from tests.support.state.tracked import STREAM
 from wal.decisions.retention import RetentionLimits, segment_facts
 from wal.segments.layout import parse_block
 from wal.segments.scan import scan_segment

@@ -17,8 +17,8 @@ from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition
 from recovery.plan import KafkaFacts, forgettable, history_view, kafka_view
 from tests.recovery.test_killed import CONFIGURATION
-from tests.support.logged import Logged
-from tests.support.tracked import STREAM, Tracked
+from tests.support.state.logged import Logged
+from tests.support.state.tracked import STREAM, Tracked
 
 TP = TopicPartition("t", 0)
 

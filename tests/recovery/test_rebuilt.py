@@ -15,8 +15,8 @@ from forebay.model.identifiers import numbered
 from forebay.process.clock import SystemClock
 from recovery.rebuild import rebuild
 from tests.recovery.test_recovering import applied, planned, served
-from tests.support.logged import Logged
-from tests.support.tracked import STREAM
+from tests.support.state.logged import Logged
+from tests.support.state.tracked import STREAM
 from wal.decisions.retention import RetentionLimits
 
 

@@ -10,8 +10,8 @@ from driver.journal import history
 from driver.journal.versions import StateCommit
 from driver.tracker.requests import BeginReplay, Complete, CompleteOutput
 from forebay.model.identifiers import numbered
-from tests.support.lost_journal import Lost, numbers
-from tests.support.tracked import STREAM, offsets
+from tests.support.state.lost_journal import Lost, numbers
+from tests.support.state.tracked import STREAM, offsets
 from wal.decisions.retention import RetentionLimits
 
 

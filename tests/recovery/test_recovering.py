@@ -23,9 +23,9 @@ from forebay.process import failpoints
 from recovery.copies import WalCopies
 from recovery.examination import UnnamedFrame
 from recovery.plan import KafkaView, Loss, RecoveryPlan, sentences
-from tests.support.forged import forged
-from tests.support.logged import Logged
-from tests.support.tracked import STREAM
+from tests.support.state.forged import forged
+from tests.support.state.logged import Logged
+from tests.support.state.tracked import STREAM
 from wal.blocks import block_of_frame
 from wal.reading import BlockReference, check_same
 from wal.segments.scan import read_frame

@@ -14,8 +14,8 @@ from driver.journal.files import newest_claim
 from driver.journal.state import REPAIR_WRITER
 from forebay.model.values import Block
 from tests.recovery.test_recovering import Alone, served
-from tests.support.logged import Logged
-from tests.support.tracked import STREAM
+from tests.support.state.logged import Logged
+from tests.support.state.tracked import STREAM
 from wal.blocks import encode_meta
 from wal.segments.frame import FrameKind
 from wal.segments.layout import block_segment

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from forebay.model.payload import decode_block
 from forebay.model.values import BlockMeta, BlockRange
-from tests.support.columns import column_values
+from tests.support.state.columns import column_values
 
 #: range, offset, value
 Row = tuple[BlockRange, int, bytes]

@@ -32,8 +32,8 @@ from tests.simulation.network import Exchange
 from tests.simulation.query_run import query_task
 from tests.simulation.scheduler import Step
 from tests.simulation.shells import AskedLoop, Task, pause, stepped
-from tests.support.forgetful import Crash
-from tests.support.tracked import tracker_options
+from tests.support.state.tracked import tracker_options
+from tests.support.stores.forgetful import Crash
 from wal.decisions.retention import RetentionLimits
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from driver.journal import history
 from driver.journal.leadership.lease import lease_path
 from driver.journal.log import reading as journal
 from driver.journal.state import State
-from tests.support.forgetful import ForgetfulStorage
+from tests.support.stores.forgetful import ForgetfulStorage
 from wal.segments import layout
 from wal.segments.scan import SegmentScan, TornTail
 from wal.storage import Paths

@@ -14,7 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from forebay.model.errors import OutOfSpaceError, StoreError
-from tests.support.forgetful import ForgetfulStorage
+from tests.support.stores.forgetful import ForgetfulStorage
 from wal.storage import AppendFile, Paths
 
 if TYPE_CHECKING:

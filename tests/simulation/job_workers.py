@@ -14,7 +14,7 @@ from driver.tracker.requests import Allocate, AllocateNext, Complete
 from forebay.model.errors import RefusedError
 from forebay.model.values import Block
 from tests.simulation.shells import Task
-from tests.support.reads import ReadBy
+from tests.support.state.reads import ReadBy
 
 if TYPE_CHECKING:
     from tests.simulation.driver_process import DriverProcess

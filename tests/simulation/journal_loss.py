@@ -10,7 +10,7 @@ from forebay.model.errors import FencedError, StoreError
 from recovery import rebuild
 from tests.simulation.options import STREAM, TOPIC
 from tests.simulation.scheduler import Step, as_fault
-from tests.support.forgetful import Crash, ForgetfulStorage
+from tests.support.stores.forgetful import Crash, ForgetfulStorage
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -52,7 +52,7 @@ from tests.simulation.kafka_tier import KafkaTier
 from tests.simulation.receiver_process import ReceiverProcess
 from tests.simulation.shells import AskedLoop, Task
 from tests.simulation.world import Kinds
-from tests.support.reads import ReadBy
+from tests.support.state.reads import ReadBy
 from wal.blocks.local_writing import local_frame
 from wal.segments.frame import FrameKind
 from wal.segments.layout import BlockPlace

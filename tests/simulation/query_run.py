@@ -15,7 +15,7 @@ from pyspark_forebay.intake.client import FoundBlocks, partitions_of, place_mess
 from pyspark_forebay.intake.planning import BlockPart, next_end, plan_intake_batch, spans_between
 from tests.simulation.block_reading import DAMAGED
 from tests.simulation.shells import Task
-from tests.support.reads import ReadBy
+from tests.support.state.reads import ReadBy
 
 if TYPE_CHECKING:
     from tests.simulation.driver_process import DriverProcess

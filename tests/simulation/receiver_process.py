@@ -43,7 +43,7 @@ from tests.simulation.scheduler import Step
 from tests.simulation.shells import Shell, pause
 from tests.simulation.source import SimulatedSource
 from tests.simulation.upload_faults import ANSWERED, CREATING
-from tests.support.forgetful import Crash
+from tests.support.stores.forgetful import Crash
 from wal.segments.writer import SegmentLimits
 from wal.storage import Storage
 

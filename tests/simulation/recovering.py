@@ -22,7 +22,7 @@ from recovery.restoration import Restoration
 from tests.simulation.options import STREAM
 from tests.simulation.scheduler import Step, draw
 from tests.simulation.shells import Task, pause, stepped
-from tests.support.forgetful import Crash, ForgetfulStorage
+from tests.support.stores.forgetful import Crash, ForgetfulStorage
 from wal.segments.writer import SegmentLimits
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from tests.simulation import upload_faults
 from tests.simulation.faulty import FaultyStorage
 from tests.simulation.upload_faults import ANSWERED, CREATING, LATE
 from tests.simulation.uploads import Bucket, UploadedStorage
-from tests.support.forgetful import Crash
+from tests.support.stores.forgetful import Crash
 
 DATA = bytes(range(250))
 PART_BYTES = 100

@@ -41,7 +41,7 @@ from tests.simulation.options import MORE_FAULTS, STREAM, TOPIC, Options
 from tests.simulation.receiver_process import ReceiverProcess
 from tests.simulation.recovering import Recovering
 from tests.simulation.scheduler import Choice, Step, TraceMismatch, as_fault, draw, find
-from tests.support.forgetful import ForgetfulStorage
+from tests.support.stores.forgetful import ForgetfulStorage
 from wal.segments.writer import LogWriter
 
 if TYPE_CHECKING:

@@ -13,14 +13,14 @@ import pytest
 
 from forebay.process.tether import tethered
 from tests.conftest import missing
-from tests.support.booted import Booted, NotBootedError, await_end, require_booting
-from tests.support.wheel import ROOT
+from tests.support.processes.booted import Booted, NotBootedError, await_end, require_booting
+from tests.support.run.wheel import ROOT
 
 #: boots, tells the machine's processes, and waits to be killed
 _OWNER = """
 import json, sys
 from pathlib import Path
-from tests.support.booted import Booted
+from tests.support.processes.booted import Booted
 with Booted(Path(sys.argv[1]), "left", {}) as machine:
     print(json.dumps(machine.processes()), flush=True)
     sys.stdin.read()

@@ -1,4 +1,4 @@
-"""CONTRIBUTING names the folders with the tests of each package, and each folder of tests."""
+"""The tests of each package are in the folder of its path, or CONTRIBUTING names their folders."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ def _section() -> str:
     return page.partition("\n## Folders of tests\n")[2].partition("\n## ")[0]
 
 
-def _rows() -> dict[str, list[str]]:
-    """Return the folders of each package in the first table."""
-    rows = {}
-    for line in _section().splitlines():
-        cells = line.strip("| ").split(" | ")
-        if len(cells) == 2 and cells[1].startswith("`tests/"):
-            first, *below = _NAME.findall(cells[0])
-            rows.update(dict.fromkeys([first, *(first + name for name in below)], _NAME.findall(cells[1])))
-    return rows
+def _rows() -> set[str]:
+    """Return the packages of the first table."""
+    cells = [line.strip("| ").split(" | ") for line in _section().splitlines()]
+    return {name for row in cells if len(row) == 2 and row[1].startswith("`tests/") for name in _NAME.findall(row[0])}
+
+
+def _folder(package: str) -> str:
+    return "tests/" + package.replace(".", "/")
+
+
+def _has_tests(folder: str) -> bool:
+    return any((ROOT / folder).glob("test_*.py"))
 
 
 def _packages() -> set[str]:
@@ -42,15 +45,17 @@ def _packages() -> set[str]:
     }
 
 
-def test_each_package_has_a_row_and_each_row_a_package() -> None:
-    assert _rows().keys() == _packages()
+def test_each_package_has_tests_in_its_folder_or_a_row_and_each_row_names_packages() -> None:
+    elsewhere = {package for package in _packages() if not _has_tests(_folder(package))}
+    assert elsewhere - _rows() == set()
+    assert _rows() - _packages() == set()
 
 
 def test_each_named_folder_has_tests() -> None:
     named = {name for name in _NAME.findall(_section()) if re.match("tests/.", name)}
-    assert {name for name in named - {"tests/support"} if not any((ROOT / name).glob("test_*.py"))} == set()
+    assert {name for name in named - {"tests/support", "tests/a/b"} if not _has_tests(name)} == set()
 
 
-def test_each_folder_with_tests_is_named() -> None:
+def test_each_folder_with_tests_is_that_of_a_package_or_named() -> None:
     folders = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")}
-    assert folders - set(_NAME.findall(_section())) == set()
+    assert folders - set(_NAME.findall(_section())) - set(map(_folder, _packages())) == set()

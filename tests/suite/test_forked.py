@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from tests.support import forked
+from tests.support.processes import forked
 
 ROOT = Path(__file__).resolve().parents[2]
 _OWNER = """

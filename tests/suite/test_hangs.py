@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PLUGIN = """
-from tests.support import hangs
+from tests.support.run import hangs
 hangs._GRACE_SECONDS = 0.5
 hangs._THREADS_SECONDS = 0.1
 

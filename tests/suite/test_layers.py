@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from tests.support.layers import ALL, ROOT, Counts, acyclic, contracted, counts, files_of, tables
+from tests.support.layout.layers import ALL, ROOT, Counts, acyclic, contracted, counts, files_of, tables
 
 PYPROJECT = """
 [tool.importlinter]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.test_failpoints import ELSEWHERE
-from tests.support import matrix, shares
+from tests.support.run import matrix, shares
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES: dict[str, Iterable[str]] = {

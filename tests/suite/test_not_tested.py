@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = """
 import pytest
-from tests.support import not_tested
+from tests.support.run import not_tested
 
 def pytest_terminal_summary(terminalreporter):
     not_tested.write_summary(terminalreporter)

@@ -6,10 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.ports import free_port
+from tests.support.run.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
-_TAKES = "from tests.support.ports import free_port; print(*(free_port() for _ in range(100)), flush=True); input()"
+_TAKES = "from tests.support.run.ports import free_port; print(*(free_port() for _ in range(100)), flush=True); input()"
 
 
 def test_no_two_processes_get_the_same_port() -> None:

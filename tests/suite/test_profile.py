@@ -6,12 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support import profile
+from tests.support.run import profile
 
 ROOT = Path(__file__).resolve().parents[2]
 PLUGIN = """
 from pathlib import Path
-from tests.support import profile
+from tests.support.run import profile
 
 def pytest_configure(config):
     profile._SAMPLE_SECONDS = 0.02
@@ -37,7 +37,7 @@ def test_process_is_named_by_its_program_and_not_by_a_tests_folder(tmp_path: Pat
         f"/a/python -m benchmarks.race {folder}/x": "Python: other: benchmarks.race",
         f"/a/python {folder}/job.py --to {folder}": "Python: other: job.py",
         "/a/python -u -c import sys;exec(eval(sys.stdin.readline()))": "Python: workers of pytest",
-        "/a/python -m tests.support.forked": "Python: fork of driver",
+        "/a/python -m tests.support.processes.forked": "Python: fork of driver",
         f"/a/versitygw posix {folder}": "S3 server",
         f"/a/chromium --type=renderer --user-data-dir={folder}": "Chromium",
         f"/a/strange {folder}/data": "other: driver",

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support import rewritten
+from tests.support.run import rewritten
 
 
 def test_pytest_runs_the_module_from_the_cache(tmp_path: Path) -> None:

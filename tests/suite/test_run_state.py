@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import run_state
+from tests.support.run import run_state
 
 ROOT = Path(__file__).resolve().parents[2]
 PLUGIN = """
-from tests.support import run_state
+from tests.support.run import run_state
 
 def pytest_configure(config):
     config.pluginmanager.register(run_state.Failures(config))

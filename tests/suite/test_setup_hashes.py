@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pythons import bare_python
+from tests.support.run.pythons import bare_python
 
 _ROOT = Path(__file__).parents[2]
 _PACKAGE = "forebay-tiny"

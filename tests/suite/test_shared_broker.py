@@ -1,4 +1,4 @@
-"""The broker that the processes of a run share (``tests.support.shared_broker``)."""
+"""The broker that the processes of a run share (``tests.support.kafka.shared_broker``)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import ForebayError
 from forebay.model.values import TopicPartition
-from tests.support import shared_broker
-from tests.support.kafka import Commit
-from tests.support.shared_broker import Keeper, find, of_many
+from tests.support.kafka import shared_broker
+from tests.support.kafka.polling import Commit
+from tests.support.kafka.shared_broker import Keeper, find, of_many
 
 
 @pytest.fixture(autouse=True)

@@ -9,11 +9,11 @@ import pytest
 from direct.stream.strategies import Subscribe
 from forebay.kafka.consume.range_reader import Reading
 from tests.conftest import require_kafka
-from tests.support.cluster import Cluster
-from tests.support.direct_runs import RowsRead, Runs
-from tests.support.flow import Flow
-from tests.support.kafka import partitions_of
-from tests.support.three_brokers import three_brokers
+from tests.support.kafka.flow import Flow
+from tests.support.kafka.polling import partitions_of
+from tests.support.kafka.three_brokers import three_brokers
+from tests.support.processes.cluster import Cluster
+from tests.support.processes.direct_runs import RowsRead, Runs
 
 pytestmark = [pytest.mark.long, pytest.mark.variety, pytest.mark.kafka, pytest.mark.timeout(1800)]
 

@@ -11,9 +11,9 @@ from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.embedded.jars import Libraries
 from tests.conftest import missing, running_in_ci
 from tests.integration.test_random_crashes import crash_on, draw_seed
-from tests.support.cluster import Cluster
-from tests.support.flow import Flow
-from tests.support.kafka_releases import NEWEST, OLDEST, NewestBroker, OldestBroker
+from tests.support.kafka.flow import Flow
+from tests.support.kafka.releases import NEWEST, OLDEST, NewestBroker, OldestBroker
+from tests.support.processes.cluster import Cluster
 
 pytestmark = [pytest.mark.long, pytest.mark.variety, pytest.mark.kafka]
 
@@ -26,7 +26,7 @@ def test_random_kills_of_processes_and_of_the_broker_lose_and_repeat_nothing(
 ) -> None:
     """INV-1, INV-2, INV-3."""
     if not libraries.present() and not running_in_ci():
-        missing(f"there are no jars of {libraries.title}: run python -m tests.support.kafka_releases")
+        missing(f"there are no jars of {libraries.title}: run python -m tests.support.kafka.releases")
     draw = random.Random(draw_seed())
     with kind(tmp_path / "kafka") as broker:
         broker.create_topic("flowing")

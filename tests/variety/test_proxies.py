@@ -15,10 +15,10 @@ import pytest
 from forebay.kafka.embedded.broker import KafkaBroker
 from tests.integration.test_random_crashes import crash_on, draw_seed
 from tests.integration.test_s3_crashes import on_s3
-from tests.support.counting import check_counts
-from tests.support.flow import Flow
-from tests.support.proxies import PROXIES
-from tests.support.stores import STORES
+from tests.support.kafka.flow import Flow
+from tests.support.state.counting import check_counts
+from tests.support.stores.contract import STORES
+from tests.support.stores.proxies import PROXIES
 
 pytestmark = [pytest.mark.long, pytest.mark.variety]
 

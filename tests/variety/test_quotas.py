@@ -13,11 +13,11 @@ from forebay.kafka.consume.range_reader import Reading, read_range
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.options.access import KafkaAccess
-from tests.support.cluster import Cluster
-from tests.support.columns import column_values
-from tests.support.flow import Flow, Truth, numbered, produce
-from tests.support.kafka import PATIENCE_SECONDS, partitions_of
-from tests.support.kafka_requests import set_client_quotas
+from tests.support.kafka.flow import Flow, Truth, numbered, produce
+from tests.support.kafka.polling import PATIENCE_SECONDS, partitions_of
+from tests.support.kafka.requests import set_client_quotas
+from tests.support.processes.cluster import Cluster
+from tests.support.state.columns import column_values
 
 #: librdkafka's own: the broker delays heartbeats, by up to a second each
 _USUAL_SESSION = {"session.timeout.ms": "45000", "heartbeat.interval.ms": "3000"}

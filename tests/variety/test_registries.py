@@ -10,8 +10,8 @@ import pytest
 
 from forebay.model.errors import UsageError
 from tests.conftest import missing, running_in_ci
-from tests.support import apicurio
-from tests.support.wheel import ROOT
+from tests.support.run.wheel import ROOT
+from tests.support.servers import apicurio
 
 pytestmark = [pytest.mark.long, pytest.mark.variety, pytest.mark.timeout(1800)]
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.long, pytest.mark.variety, pytest.mark.timeout(1800)]
 def test_earlier_registry_serves_schemas_as_the_newest_does() -> None:
     release = apicurio.EARLIER
     if not release.present and not running_in_ci():
-        command = f"FOREBAY_TEST_REGISTRY={release.version} python -m tests.support.apicurio"
+        command = f"FOREBAY_TEST_REGISTRY={release.version} python -m tests.support.servers.apicurio"
         missing(f"there is no Apicurio {release.version}: run {command}")
     try:
         apicurio.fetch(release)
@@ -35,8 +35,8 @@ def test_earlier_registry_serves_schemas_as_the_newest_does() -> None:
             "-q",
             "-m",
             "not long and not spark",
-            "tests/kafka/registry",
-            "tests/schemas",
+            "tests/forebay/kafka/registry",
+            "tests/forebay/schemas",
         ],
         cwd=ROOT,
         env={**os.environ, "FOREBAY_TEST_REGISTRY": release.version},

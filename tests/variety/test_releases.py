@@ -9,11 +9,11 @@ import pytest
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import UsageError
 from tests.conftest import missing
-from tests.support import witness
-from tests.support.cluster import Cluster
-from tests.support.flow import Flow
-from tests.support.releases import RELEASES, Release
-from tests.support.services import COMMAND
+from tests.support.kafka.flow import Flow
+from tests.support.processes import witness
+from tests.support.processes.cluster import Cluster
+from tests.support.processes.services import COMMAND
+from tests.support.run.releases import RELEASES, Release
 
 pytestmark = [pytest.mark.long, pytest.mark.variety, pytest.mark.kafka]
 

@@ -16,10 +16,10 @@ from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import UsageError
 from tests.integration.test_random_crashes import crash_on, draw_seed
 from tests.integration.test_s3_crashes import on_s3
-from tests.support import s3
-from tests.support.flow import Flow
-from tests.support.s3_variety import KINDS
-from tests.support.stores import require_server
+from tests.support.kafka.flow import Flow
+from tests.support.stores import s3
+from tests.support.stores.contract import require_server
+from tests.support.stores.s3_variety import KINDS
 from wal.storage import open_storage
 from wal.storage.probe import probe
 

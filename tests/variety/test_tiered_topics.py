@@ -12,11 +12,11 @@ from forebay.kafka.consume.spans import OffsetRange
 from forebay.kafka.options.access import KafkaAccess
 from forebay.model.values import TopicPartition
 from tests.conftest import missing, require_kafka, running_in_ci
-from tests.support.cluster import Cluster
-from tests.support.columns import column_values
-from tests.support.flow import Truth, numbered, produce
-from tests.support.kafka import PATIENCE_SECONDS, partitions_of
-from tests.support.tiered_broker import TIERED, TieredBroker
+from tests.support.kafka.flow import Truth, numbered, produce
+from tests.support.kafka.polling import PATIENCE_SECONDS, partitions_of
+from tests.support.kafka.tiered_broker import TIERED, TieredBroker
+from tests.support.processes.cluster import Cluster
+from tests.support.state.columns import column_values
 
 pytestmark = [pytest.mark.long, pytest.mark.variety, pytest.mark.kafka]
 
@@ -28,7 +28,7 @@ def broker(tmp_path: Path) -> Iterator[TieredBroker]:
     require_kafka()
     if not TIERED.present():
         if not running_in_ci():
-            missing(f"there are no jars of {TIERED.title}: run python -m tests.support.tiered_broker")
+            missing(f"there are no jars of {TIERED.title}: run python -m tests.support.kafka.tiered_broker")
         TIERED.fetch()
     with TieredBroker(tmp_path / "kafka") as broker:
         yield broker

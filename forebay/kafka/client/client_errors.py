@@ -30,7 +30,8 @@ _ATTEMPT = re.compile(
     r" \((?:after \d+ms in state \w+)(?:, \d+ identical error\(s\) suppressed)?\)|: now=\d+ms, exp=\d+ms"
 )
 #: A line of librdkafka's log: thread, reason, age and state of the connection. librdkafka calls no callback for a closed
-#: connection, so there is no code to compare. ``tests/kafka/client/test_client_errors.py`` reads both texts from a client.
+#: connection, so there is no code to compare. ``tests/forebay/kafka/client/test_client_errors.py`` reads both texts from a
+#: client.
 _CLOSED = re.compile(r"\[thrd:.*?\]: (.*: Disconnected.*) \(after (\d+)ms in state (\w+)")
 _NEXT_STEPS = {
     KafkaError._AUTHENTICATION: 'check "sasl.mechanism", "sasl.username" and "sasl.password"',

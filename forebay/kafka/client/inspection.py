@@ -32,7 +32,7 @@ from forebay.model.errors import SettingsError
 #: API of Kafka's protocol → (lowest, highest) version that a broker accepts
 Versions = Mapping[str, tuple[int, int]]
 
-#: A line of librdkafka's log, as no request returns these versions. ``tests/kafka/client/test_inspection.py`` reads it.
+#: A line of librdkafka's log, as no request returns these versions. ``tests/forebay/kafka/client/test_inspection.py`` reads it.
 _CONNECTED = re.compile(
     r"\[thrd:.*?\]: (?:\w+://)?(?P<broker>.+?): +ApiKey (?P<api>\w+) \(\d+\) Versions (?P<low>\d+)\.\.(?P<high>\d+)"
 )

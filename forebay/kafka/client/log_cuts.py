@@ -21,7 +21,7 @@ from forebay.process.clock import Clock
 #: librdkafka's answers to a seek before the assignment takes effect, for example while an earlier reading of the partition stops
 SEEK_TOO_EARLY = (KafkaError._STATE, KafkaError._PREV_IN_PROGRESS)
 #: The leader's answer, in librdkafka's text for a truncation, whose error has a code but no field for the answer.
-#: ``tests/kafka/client/test_log_cuts.py`` reads it from a real Kafka.
+#: ``tests/forebay/kafka/client/test_log_cuts.py`` reads it from a real Kafka.
 _END_REPORTED = re.compile(r"broker end offset is ([0-9]{1,18})(?: \(offset leader epoch ([0-9]{1,10})\))?")
 _OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 #: beyond the end of each log

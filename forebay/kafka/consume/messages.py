@@ -31,7 +31,7 @@ _read_headers = methodcaller("headers")
 #: in place of headers that can't be returned: no column takes it
 _UNREADABLE: Any = (0, b"")
 
-#: error of a message → kind of fault (``messages.Fault``); tests/kafka/consume/test_guards.py has a case for each row
+#: error of a message → kind of fault (``messages.Fault``); tests/forebay/kafka/consume/test_guards.py has a case for each row
 FAULTS: dict[int, str] = {
     KafkaError.OFFSET_OUT_OF_RANGE: "out-of-range",
     KafkaError._AUTO_OFFSET_RESET: "out-of-range",

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tests.support.wheel import ROOT
+from tests.support.run.wheel import ROOT
 
 _BAR = """
 from deploy.console.progress import progress_bar

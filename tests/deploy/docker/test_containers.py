@@ -21,8 +21,8 @@ from driver.service import CLOSE_SECONDS
 from forebay.security.roles import ROLES
 from forebay.settings.reading.load import load
 from tests.conftest import missing
-from tests.support import deployment_tools
-from tests.support.wheel import ROOT
+from tests.support.run.wheel import ROOT
+from tests.support.servers import deployment_tools
 
 FOLDER = ROOT / "deploy" / "docker"
 DOCKERFILE = (FOLDER / "Dockerfile").read_text()

@@ -14,7 +14,7 @@ from forebay.model.errors import SettingsError
 from forebay.settings.reading.load import from_values, load
 from forebay.sources.kind import source_kind
 from forebay.sources.receiving import OffsetGone, RetryLater
-from tests.support.ports import free_port
+from tests.support.run.ports import free_port
 
 _EXAMPLE = Path(__file__).parents[3] / "examples" / "custom_sources"
 

@@ -23,8 +23,8 @@ from executor_agent.main import STOP_MARGIN_SECONDS
 from forebay.settings.reading.load import load
 from forebay.settings.schema import Settings
 from tests.conftest import missing
-from tests.support import deployment_tools
-from tests.support.wheel import ROOT
+from tests.support.run.wheel import ROOT
+from tests.support.servers import deployment_tools
 
 CHART = ROOT / "deploy" / "helm" / "forebay"
 

@@ -18,8 +18,8 @@ from deploy.supervision.detached import Announcer, start_detached
 from deploy.supervision.readiness import ReadySocket
 from forebay.settings.reading.load import load
 from forebay.settings.schema.constraints import service_address
-from tests.support.kafka import PATIENCE_SECONDS
-from tests.support.up import status, until
+from tests.support.kafka.polling import PATIENCE_SECONDS
+from tests.support.processes.up import status, until
 
 
 def test_up_in_the_background_runs_until_down(project: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:

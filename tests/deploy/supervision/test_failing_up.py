@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from forebay.messages import StatusAnswer
-from tests.support.up import log_of, running, status, until
+from tests.support.processes.up import log_of, running, status, until
 
 ATTEMPTS = 8
 #: lines about one error, whatever the number of attempts

@@ -6,7 +6,7 @@ from typing import Any
 
 from deploy.supervision.run_lock import lock_path
 from forebay.messages import StatusAnswer
-from tests.support.up import running, status, until
+from tests.support.processes.up import running, status, until
 
 
 def test_second_up_exits_and_the_first_continues(project: Any, url: str) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.booted import Booted
-from tests.support.units import AGENT, DATA, DRIVER, FOREBAY, RECEIVER, machine_with_the_wheel, override
-from tests.support.wheel import ROOT
+from tests.support.processes.booted import Booted
+from tests.support.processes.units import AGENT, DATA, DRIVER, FOREBAY, RECEIVER, machine_with_the_wheel, override
+from tests.support.run.wheel import ROOT
 
 UNITS = (DRIVER, AGENT, RECEIVER)
 

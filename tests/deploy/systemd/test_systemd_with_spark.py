@@ -14,8 +14,8 @@ import pytest
 
 from forebay.kafka.embedded.jars import cache_directory, find_java
 from tests.conftest import require_kafka
-from tests.support.booted import Booted
-from tests.support.units import AGENT, DATA, DRIVER, FOREBAY, machine_with_the_wheel, override
+from tests.support.processes.booted import Booted
+from tests.support.processes.units import AGENT, DATA, DRIVER, FOREBAY, machine_with_the_wheel, override
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -23,8 +23,8 @@ from forebay.model.identifiers import numbered
 from forebay.process.clock import SystemClock
 from recovery import audit
 from recovery.audit import report
-from tests.support.checkpoints import BATCH, begun
-from tests.support.reads import ReadBy
+from tests.support.state.checkpoints import BATCH, begun
+from tests.support.state.reads import ReadBy
 from wal.storage import MemoryStorage, open_storage
 
 

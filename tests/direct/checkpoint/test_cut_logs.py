@@ -17,11 +17,11 @@ from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import JobError, RangeNotHeldError
 from forebay.model.values import TopicPartition
-from tests.support.again import produce
-from tests.support.columns import column_values
-from tests.support.direct_runs import Runs
-from tests.support.kafka import PATIENCE_SECONDS, Commit
-from tests.support.log_cut import log_to_cut, log_with_marker_of_newer_leader
+from tests.support.kafka.log_cut import log_to_cut, log_with_marker_of_newer_leader
+from tests.support.kafka.polling import PATIENCE_SECONDS, Commit
+from tests.support.processes.direct_runs import Runs
+from tests.support.state.again import produce
+from tests.support.state.columns import column_values
 
 pytestmark = pytest.mark.kafka
 

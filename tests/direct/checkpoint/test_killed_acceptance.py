@@ -15,8 +15,8 @@ from driver.tracker.requests import AllocateSpans, BeginSpans
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.process.clock import SystemClock
 from recovery import audit
-from tests.support.checkpoints import BATCH
-from tests.support.kafka import PATIENCE_SECONDS
+from tests.support.kafka.polling import PATIENCE_SECONDS
+from tests.support.state.checkpoints import BATCH
 from wal.storage import open_storage
 
 _ACCEPT = """

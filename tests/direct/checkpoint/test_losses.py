@@ -30,7 +30,7 @@ from forebay.kafka.consume.spans import OffsetRange, is_inside, parse_span, with
 from forebay.messages import AcceptLossRequest
 from forebay.model.errors import OutOfRangeError, RangeNotHeldError, UnknownTopicError, UnreachableError, UsageError
 from forebay.model.values import TopicPartition
-from tests.support.checkpoints import BATCH, begun
+from tests.support.state.checkpoints import BATCH, begun
 
 TP = TopicPartition("t", 0)
 

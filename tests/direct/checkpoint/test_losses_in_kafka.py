@@ -29,10 +29,10 @@ from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import OutOfRangeError, RangeNotHeldError
 from forebay.model.values import TopicPartition
 from forebay.settings.schema import DeadLetterSettings
-from tests.support.again import produce
-from tests.support.columns import column_values
-from tests.support.direct_runs import Runs
-from tests.support.kafka import PATIENCE_SECONDS
+from tests.support.kafka.polling import PATIENCE_SECONDS
+from tests.support.processes.direct_runs import Runs
+from tests.support.state.again import produce
+from tests.support.state.columns import column_values
 from wal import dead_letters
 from wal.storage import open_storage
 

@@ -44,10 +44,10 @@ from forebay.security.access import Access
 from pyspark_forebay.intake import client
 from pyspark_forebay.intake import cursor as query_cursor
 from pyspark_forebay.intake.planning import BlockPart
-from tests.support.asked_intake import Taken, asked_in_process
-from tests.support.columns import column_values
-from tests.support.kafka import PATIENCE_SECONDS
-from tests.support.tracked import STREAM, TOPIC
+from tests.support.kafka.polling import PATIENCE_SECONDS
+from tests.support.state.asked_intake import Taken, asked_in_process
+from tests.support.state.columns import column_values
+from tests.support.state.tracked import STREAM, TOPIC
 
 ENDPOINT = IntakeEndpoint(("http://127.0.0.1:1",), Access(), 1.0)
 ACCESS = KafkaAccess({"bootstrap.servers": "127.0.0.1:1"}, "g", 1.0)

@@ -45,12 +45,12 @@ from forebay.model.errors import OutOfRangeError, RangeNotHeldError, UnknownTopi
 from forebay.model.identifiers import numbered
 from forebay.model.values import TopicPartition
 from pyspark_forebay.intake.planning import Cover
-from tests.support import destroyed
-from tests.support.again import produce
-from tests.support.cluster import Cluster
-from tests.support.columns import column_values
-from tests.support.direct_runs import Runs
-from tests.support.kafka import PATIENCE_SECONDS
+from tests.support.kafka.polling import PATIENCE_SECONDS
+from tests.support.processes.cluster import Cluster
+from tests.support.processes.direct_runs import Runs
+from tests.support.state import destroyed
+from tests.support.state.again import produce
+from tests.support.state.columns import column_values
 
 TP = TopicPartition("t", 0)
 
@@ -378,7 +378,7 @@ def test_stream_killed_before_its_cursor_is_open_leaves_no_orphan(
     arguments = [kafka_broker.address, tps[0].topic, str(tmp_path), cluster.driver_url]
     with (tmp_path / "log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.direct_process", *arguments],
+            [sys.executable, "-m", "tests.support.processes.direct_process", *arguments],
             env=environment, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
 

@@ -13,10 +13,10 @@ from direct import Assign, DirectBatch, IntakeAccess, OffsetRange, StreamSetting
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.values import TopicPartition
 from tests.direct.intake.test_through_intake import completed, cursors, drop
-from tests.support.again import produce
-from tests.support.certificates import Authority
-from tests.support.cluster import Cluster
-from tests.support.kafka import PATIENCE_SECONDS
+from tests.support.kafka.polling import PATIENCE_SECONDS
+from tests.support.processes.cluster import Cluster
+from tests.support.servers.certificates import Authority
+from tests.support.state.again import produce
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 

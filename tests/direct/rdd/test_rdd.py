@@ -19,10 +19,10 @@ from direct.rdd.locations import places
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import SettingsError, UsageError
 from forebay.model.values import TopicPartition
-from tests.support.again import produce
-from tests.support.kafka import PATIENCE_SECONDS
-from tests.support.pythons import bare_python
-from tests.support.wheel import ROOT
+from tests.support.kafka.polling import PATIENCE_SECONDS
+from tests.support.run.pythons import bare_python
+from tests.support.run.wheel import ROOT
+from tests.support.state.again import produce
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -13,9 +13,9 @@ from forebay.kafka.consume.range_reader import Reading
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import JobError
 from forebay.model.values import TopicPartition
-from tests.support.direct_runs import RowsRead, Runs
-from tests.support.flow import Truth, produce, read_topic
-from tests.support.kafka import PATIENCE_SECONDS
+from tests.support.kafka.flow import Truth, produce, read_topic
+from tests.support.kafka.polling import PATIENCE_SECONDS
+from tests.support.processes.direct_runs import RowsRead, Runs
 
 pytestmark = pytest.mark.kafka
 

@@ -14,10 +14,10 @@ from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.errors import FencedError, StoreError
 from forebay.model.values import TopicPartition
 from tests.direct.stream.test_stream import offsets_at
-from tests.support.again import produce
-from tests.support.direct_process import InProcess
-from tests.support.direct_runs import Runs
-from tests.support.kafka import PATIENCE_SECONDS
+from tests.support.kafka.polling import PATIENCE_SECONDS
+from tests.support.processes.direct_process import InProcess
+from tests.support.processes.direct_runs import Runs
+from tests.support.state.again import produce
 
 pytestmark = pytest.mark.kafka
 

@@ -37,10 +37,10 @@ from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import JobError, RangeNotHeldError, UnknownTopicError, UsageError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
-from tests.support.again import produce
-from tests.support.direct_runs import Runs
-from tests.support.kafka import PATIENCE_SECONDS, Commit
-from tests.support.up import until
+from tests.support.kafka.polling import PATIENCE_SECONDS, Commit
+from tests.support.processes.direct_runs import Runs
+from tests.support.processes.up import until
+from tests.support.state.again import produce
 
 pytestmark = pytest.mark.kafka
 

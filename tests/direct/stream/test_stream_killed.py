@@ -17,8 +17,8 @@ import pytest
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.values import TopicPartition
-from tests.support.again import produce
-from tests.support.kafka import PATIENCE_SECONDS
+from tests.support.kafka.polling import PATIENCE_SECONDS
+from tests.support.state.again import produce
 
 pytestmark = pytest.mark.kafka
 
@@ -51,7 +51,7 @@ def test_stream_killed_at_any_step_has_each_offset_in_one_batch(
         "FOREBAY_FAILPOINTS": ",".join(f"{mark}=kill" for mark in [*marks, *ENDING]),
         "FOREBAY_FAILPOINT_DIR": str(tmp_path / "hits"),
     }
-    arguments = ["-m", "tests.support.direct_process", kafka_broker.address, topics, str(tmp_path)]
+    arguments = ["-m", "tests.support.processes.direct_process", kafka_broker.address, topics, str(tmp_path)]
 
     def hits() -> int:
         return len(list((tmp_path / "hits").glob("*.hit")))

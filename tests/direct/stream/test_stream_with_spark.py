@@ -21,8 +21,8 @@ from direct import (
 )
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.values import TopicPartition
-from tests.support.again import produce
-from tests.support.kafka import PATIENCE_SECONDS
+from tests.support.kafka.polling import PATIENCE_SECONDS
+from tests.support.state.again import produce
 from wal import dead_letters
 from wal.storage import open_storage
 

@@ -30,7 +30,7 @@ from driver.tracker.requests import Archived, CleanedUp, Copied, Read
 from forebay.model.errors import FencedError, StoreError
 from forebay.model.identifiers import numbered
 from forebay.process.clock import ManualClock
-from tests.support.tracked import STREAM, Tracked
+from tests.support.state.tracked import STREAM, Tracked
 from wal.decisions.retention import FrameFacts, RetentionLimits, SegmentFacts
 from wal.segments import layout
 from wal.segments.scan import scan_segment

@@ -14,7 +14,7 @@ from driver.tracker.requests import EndHold, HoldForReset, Reset
 from forebay import messages as m
 from forebay.model.errors import RefusedError, UnreachableError, UsageError
 from forebay.model.values import TopicPartition
-from tests.support.tracked import TOPIC, Tracked, offsets, tp
+from tests.support.state.tracked import TOPIC, Tracked, offsets, tp
 
 
 def start(offset: int = 5, partition: int = 0) -> ev.IncarnationStart:

@@ -14,7 +14,7 @@ from driver.journal.versions import KeyedVersions, StateCommit
 from driver.tracker.requests import BeginReplay, Complete, CompleteOutput, SkipBatch
 from forebay.model.errors import AfterReplayError, RefusedError
 from forebay.model.identifiers import numbered
-from tests.support.tracked import STREAM, TOPIC, Tracked
+from tests.support.state.tracked import STREAM, TOPIC, Tracked
 from wal.keyed import files
 from wal.storage import MemoryStorage
 

@@ -24,8 +24,8 @@ from driver.tracker.requests import Allocate, LearnRate
 from forebay import messages as m
 from forebay.model.identifiers import numbered
 from forebay.process.clock import ManualClock
-from tests.support.shown import shown
-from tests.support.tracked import STREAM, TOPIC, Tracked, tracker_options
+from tests.support.state.shown import shown
+from tests.support.state.tracked import STREAM, TOPIC, Tracked, tracker_options
 from wal.storage import MemoryStorage
 
 

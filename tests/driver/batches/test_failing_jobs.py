@@ -20,8 +20,8 @@ from forebay.model.errors import EngineLostError, UnreadableBlockError
 from forebay.process.clock import ManualClock
 from forebay.process.restarts import RestartPolicy
 from forebay.settings.schema import Settings
-from tests.support import running_driver
-from tests.support.running_driver import Carriers, Running, failed, local_settings, running
+from tests.support.processes import running_driver
+from tests.support.processes.running_driver import Carriers, Running, failed, local_settings, running
 from wal.storage import open_storage
 
 

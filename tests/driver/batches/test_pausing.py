@@ -16,7 +16,7 @@ from forebay.kafka.embedded.broker import MockBroker
 from forebay.model.errors import RefusedError
 from forebay.settings.schema import Settings
 from recovery.audit import audit
-from tests.support.running_driver import Carriers, failed, local_settings, running
+from tests.support.processes.running_driver import Carriers, failed, local_settings, running
 from wal.storage import open_storage
 
 PAUSE = m.PauseRequest(paused=True, cause="anna@h1: maintenance")

@@ -23,7 +23,7 @@ from forebay.messages import BatchEntry
 from forebay.model.errors import FencedError, UnreadableBlockError
 from forebay.model.identifiers import numbered
 from forebay.process.clock import SystemClock
-from tests.support.tracked import TOPIC, Tracked
+from tests.support.state.tracked import TOPIC, Tracked
 
 
 def test_a_batch_has_headers_if_one_of_its_blocks_has_regardless_of_the_settings() -> None:

@@ -17,7 +17,7 @@ from forebay.kafka.embedded.broker import MockBroker
 from forebay.model.errors import RefusedError, UnreadableBlockError, UsageError
 from forebay.settings.schema import Settings
 from recovery.audit import AuditReport, audit
-from tests.support.running_driver import Carriers, failed, local_settings, running
+from tests.support.processes.running_driver import Carriers, failed, local_settings, running
 from wal.storage import open_storage
 
 CAUSE = "anna@h1: corrupt order"

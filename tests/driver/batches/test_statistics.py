@@ -32,7 +32,7 @@ from forebay.messages import BatchEntry, BatchRange
 from forebay.model.identifiers import numbered
 from forebay.model.values import BlockRange
 from forebay.process.clock import ManualClock
-from tests.support.tracked import STREAM, TOPIC, Tracked, offsets
+from tests.support.state.tracked import STREAM, TOPIC, Tracked, offsets
 from wal.reading import TierCounts
 from wal.storage import MemoryStorage
 

@@ -17,7 +17,7 @@ from driver.journal.events import BatchAllocated
 from driver.tracker.requests import AllocateNext, BeginReplay, Complete, NextAllocated
 from forebay import messages as m
 from forebay.process.clock import SystemClock
-from tests.support.tracked import Tracked
+from tests.support.state.tracked import Tracked
 
 
 def test_a_timer_that_wakes_a_moment_early_cuts_an_interval_once() -> None:

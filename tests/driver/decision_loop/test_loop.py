@@ -28,8 +28,8 @@ from driver.tracker.requests import Allocate, Archived, Complete, FoundPartition
 from forebay import messages as m
 from forebay.model.errors import FencedError, OutOfSpaceError, StoreError, TurnedAwayError, UnreachableError, UsageError
 from forebay.process.clock import SystemClock
-from tests.support.reads import ReadBy
-from tests.support.tracked import STREAM, TOPIC, Tracked, offsets, tracker_options
+from tests.support.state.reads import ReadBy
+from tests.support.state.tracked import STREAM, TOPIC, Tracked, offsets, tracker_options
 from wal.storage import AppendFile, MemoryStorage
 
 numbers = itertools.count(1)

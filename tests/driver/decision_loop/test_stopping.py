@@ -28,9 +28,9 @@ from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
 from forebay.settings.schema import Settings
 from recovery.audit import audit
-from tests.support.intakes import Collecting, Configure, ready
-from tests.support.played import PlayedReceiver
-from tests.support.tracked import Tracked, tp
+from tests.support.processes.played import PlayedReceiver
+from tests.support.state.intakes import Collecting, Configure, ready
+from tests.support.state.tracked import Tracked, tp
 from wal.storage import open_storage
 
 

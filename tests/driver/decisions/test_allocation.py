@@ -11,7 +11,7 @@ from driver.journal.events import BatchAllocated
 from driver.journal.state import BrokenInvariant
 from driver.journal.transitions import apply
 from driver.tracker.requests import Allocate
-from tests.support.tracked import Tracked
+from tests.support.state.tracked import Tracked
 
 
 @pytest.mark.parametrize(

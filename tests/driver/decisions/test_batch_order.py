@@ -24,7 +24,7 @@ from driver.tracker.requests import (
 )
 from forebay import messages as m
 from forebay.model.errors import RefusedError
-from tests.support.tracked import STREAM, Tracked
+from tests.support.state.tracked import STREAM, Tracked
 
 
 class Batches(Tracked):

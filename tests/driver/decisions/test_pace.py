@@ -6,7 +6,7 @@ from driver.decisions.pace import ExpectedBatch, Pace
 from driver.journal.events import JobFailed
 from driver.tracker.requests import AllocateNext, Complete, FailJob
 from forebay import messages as m
-from tests.support.tracked import Tracked, offsets
+from tests.support.state.tracked import Tracked, offsets
 
 
 def test_with_an_interval_the_next_batch_is_expected_at_its_end() -> None:

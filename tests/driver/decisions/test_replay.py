@@ -24,7 +24,7 @@ from forebay import messages as m
 from forebay.model.errors import RefusedError, UsageError
 from forebay.model.identifiers import numbered
 from recovery.audit import report
-from tests.support.tracked import STREAM, Tracked
+from tests.support.state.tracked import STREAM, Tracked
 from wal.decisions.retention import FrameFacts, SegmentFacts
 from wal.segments import layout
 from wal.storage.memory import MemoryStorage

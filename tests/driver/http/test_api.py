@@ -16,7 +16,7 @@ from forebay.http.client import Client
 from forebay.http.server import Server
 from forebay.model.errors import FencedError, RefusedError, UnreachableError, UsageError
 from forebay.security.access import ClientLimits
-from tests.support.observed import no_stream
+from tests.support.state.observed import no_stream
 
 
 def failed(error: Exception) -> Future[Any]:

@@ -18,7 +18,7 @@ from driver.tracker.requests import BeginReplay
 from forebay import messages as m
 from forebay.model.errors import RefusedError, UsageError
 from forebay.model.identifiers import numbered
-from tests.support.tracked import STREAM, TOPIC, Tracked
+from tests.support.state.tracked import STREAM, TOPIC, Tracked
 from wal.storage import MemoryStorage
 
 NAMES = itertools.count(1)

@@ -20,7 +20,7 @@ from driver.journal.transitions import apply
 from driver.tracker.requests import FoundPartitions
 from forebay import messages as m
 from forebay.model.errors import RefusedError
-from tests.support.tracked import TOPIC, Tracked
+from tests.support.state.tracked import TOPIC, Tracked
 
 TIMEOUT = 30.0
 

@@ -15,8 +15,8 @@ from forebay.kafka.embedded.broker import MockBroker
 from forebay.model.errors import RefusedError
 from forebay.settings.reading.load import from_values
 from forebay.settings.schema import Settings
-from tests.support.intakes import Collecting, ready
-from tests.support.played import PlayedReceiver
+from tests.support.processes.played import PlayedReceiver
+from tests.support.state.intakes import Collecting, ready
 
 
 @pytest.fixture

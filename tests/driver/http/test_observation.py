@@ -20,7 +20,7 @@ from forebay.model.errors import RefusedError, UsageError
 from forebay.model.values import Block, TopicPartition
 from forebay.settings.reading.load import from_values
 from forebay.settings.schema import Settings
-from tests.support.played import PlayedReceiver
+from tests.support.processes.played import PlayedReceiver
 
 SECRET = "a-password-that-nobody-may-see"
 

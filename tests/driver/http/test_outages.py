@@ -24,7 +24,7 @@ from forebay import messages as m
 from forebay.model.errors import UnknownTopicError, UnreachableError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import ManualClock
-from tests.support.tracked import Tracked, tp
+from tests.support.state.tracked import Tracked, tp
 
 
 def test_question_that_fails_or_hangs_is_an_outage_until_one_is_answered() -> None:

@@ -14,8 +14,8 @@ from forebay.client import Client
 from forebay.http.server import Server
 from forebay.model.errors import AccessError, UnreachableError
 from forebay.security.access import Guard
-from tests.support.guarded import settings
-from tests.support.observed import no_stream
+from tests.support.state.guarded import settings
+from tests.support.state.observed import no_stream
 
 READER, OPERATOR = "the-token-of-a-reader", "the-token-of-an-operator"
 

@@ -14,8 +14,8 @@ from driver.journal.transitions import apply
 from driver.tracker.requests import CleanedUp, CleanLocalCopies
 from forebay.model.values import Handle
 from forebay.settings.reading.load import from_values
-from tests.settings.test_settings import good_values
-from tests.support.tracked import STREAM, Tracked
+from tests.forebay.settings.test_settings import good_values
+from tests.support.state.tracked import STREAM, Tracked
 from wal.decisions.retention import DueReason, FrameFacts, RetentionLimits, SegmentFacts
 
 

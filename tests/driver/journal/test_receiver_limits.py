@@ -22,7 +22,7 @@ from forebay import messages as m
 from forebay.model.bounds import TEXT_LENGTH_MAX
 from forebay.model.errors import FencedError, RefusedError
 from forebay.model.values import Block
-from tests.support.tracked import STREAM, TOPIC, Tracked
+from tests.support.state.tracked import STREAM, TOPIC, Tracked
 from wal.decisions.retention import FrameFacts, SegmentFacts
 from wal.storage import MemoryStorage
 

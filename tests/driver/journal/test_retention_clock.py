@@ -8,9 +8,9 @@ import pytest
 
 from driver.journal.retention_clock import AHEAD_MS_MAX, CATCH_UP, RetentionClock, newest_completion_ms
 from forebay.process.clock import ManualClock
-from tests.support.jumping_clock import JumpingClock
-from tests.support.long_run import LongRun
-from tests.support.tracked import Tracked
+from tests.support.processes.long_run import LongRun
+from tests.support.state.jumping_clock import JumpingClock
+from tests.support.state.tracked import Tracked
 from wal.segments.barrier import BARRIER_KEPT_MS
 
 DAY = 86_400.0

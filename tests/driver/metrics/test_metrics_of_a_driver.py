@@ -21,8 +21,8 @@ from forebay.kafka.embedded.broker import MockBroker
 from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition
 from forebay.settings.reading.load import from_values
-from tests.support import prometheus
-from tests.support.played import PlayedReceiver
+from tests.support.processes.played import PlayedReceiver
+from tests.support.servers import prometheus
 
 # a server's thread leaves its loop's sockets to the collector
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")

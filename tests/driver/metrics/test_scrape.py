@@ -29,7 +29,7 @@ from forebay.metrics.exposition import Metrics
 from forebay.model.errors import UnreachableError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import ManualClock
-from tests.support.tracked import STREAM, TOPIC, Tracked, offsets, tp
+from tests.support.state.tracked import STREAM, TOPIC, Tracked, offsets, tp
 
 Series = dict[tuple[str, ...], float]
 

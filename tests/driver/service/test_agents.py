@@ -9,7 +9,7 @@ from forebay import messages as m
 from forebay.http.client import Client
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.process.clock import ManualClock
-from tests.support.intakes import Collecting, Configure
+from tests.support.state.intakes import Collecting, Configure
 
 
 def test_agent_without_a_recent_heartbeat_is_not_asked_for_blocks(settings: Configure) -> None:

@@ -15,11 +15,11 @@ from driver.service.composition import make_tracker
 from forebay.model.errors import StoreError
 from forebay.model.units import Duration
 from forebay.settings.reading.load import from_values
-from tests.settings.test_settings import good_values
-from tests.support.intakes import Collecting, Configure, ready
-from tests.support.jumping_clock import jumping_system_clock
-from tests.support.played import PlayedReceiver
-from tests.support.tracked import STREAM, Tracked
+from tests.forebay.settings.test_settings import good_values
+from tests.support.processes.played import PlayedReceiver
+from tests.support.state.intakes import Collecting, Configure, ready
+from tests.support.state.jumping_clock import jumping_system_clock
+from tests.support.state.tracked import STREAM, Tracked
 from wal.decisions.retention import FrameFacts, SegmentFacts
 from wal.storage.local import LocalStorage
 

@@ -13,7 +13,7 @@ import pytest
 from driver.service.engine_start import EngineStart
 from driver.spark.early import starts_early, starts_first, starts_spark_first
 from forebay.model.errors import EngineLostError, UsageError
-from tests.support.stored import Stored
+from tests.support.state.stored import Stored
 
 _SECONDS = 60.0
 

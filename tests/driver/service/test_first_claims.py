@@ -17,8 +17,8 @@ from forebay.kafka.client.admin import Committed, KafkaAdmin
 from forebay.model.errors import UnreachableError
 from forebay.model.values import TopicPartition
 from forebay.settings.schema import NO_WAL
-from tests.support.intakes import Collecting, Configure, ready
-from tests.support.played import PlayedReceiver
+from tests.support.processes.played import PlayedReceiver
+from tests.support.state.intakes import Collecting, Configure, ready
 from wal.storage import open_storage
 
 

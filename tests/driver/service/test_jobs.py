@@ -14,9 +14,9 @@ from forebay import messages as m
 from forebay.http.client import Client
 from forebay.model.errors import JobError, UsageError
 from recovery.audit import audit
-from tests.support.columns import column_values
-from tests.support.intakes import Collecting, Configure, ready
-from tests.support.played import PlayedReceiver
+from tests.support.processes.played import PlayedReceiver
+from tests.support.state.columns import column_values
+from tests.support.state.intakes import Collecting, Configure, ready
 from wal.storage import open_storage
 
 

@@ -27,8 +27,8 @@ from forebay.model.errors import RefusedError
 from forebay.model.units import Duration
 from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
-from tests.support.intakes import Collecting, Configure, ready, until
-from tests.support.played import PlayedReceiver
+from tests.support.processes.played import PlayedReceiver
+from tests.support.state.intakes import Collecting, Configure, ready, until
 from wal.storage import open_storage
 
 

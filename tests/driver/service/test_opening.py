@@ -16,8 +16,8 @@ from driver.journal.log import opening as journal
 from forebay.kafka.client.admin import Committed, KafkaAdmin
 from forebay.model.errors import CorruptionError, ForebayError, UnknownTopicError, UsageError
 from forebay.model.values import TopicPartition
-from tests.support.intakes import Collecting, Configure, ready
-from tests.support.played import PlayedReceiver
+from tests.support.processes.played import PlayedReceiver
+from tests.support.state.intakes import Collecting, Configure, ready
 from wal.storage import open_storage
 
 

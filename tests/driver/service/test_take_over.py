@@ -23,8 +23,8 @@ from forebay.model.errors import FencedError, JobError, NotTakenError, Unreachab
 from forebay.process.clock import SystemClock
 from forebay.settings.schema import Settings
 from recovery.audit import audit
-from tests.support.intakes import Collecting, Configure, ready
-from tests.support.played import PlayedReceiver
+from tests.support.processes.played import PlayedReceiver
+from tests.support.state.intakes import Collecting, Configure, ready
 from wal.segments import layout
 from wal.storage import open_storage
 

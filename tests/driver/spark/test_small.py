@@ -11,8 +11,8 @@ import pytest
 
 from driver.spark import small
 from driver.spark.small import SmallBatches
-from tests.support.rows import block, filler
-from tests.support.stored import Stored
+from tests.support.state.rows import block, filler
+from tests.support.state.stored import Stored
 from wal.reading import BlockReference, read_blocks
 
 

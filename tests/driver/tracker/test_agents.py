@@ -13,8 +13,8 @@ from driver.tracker import agents
 from forebay import messages as m
 from forebay.model.errors import RefusedError, UsageError
 from forebay.model.values import Block
-from tests.support.shown import shown
-from tests.support.tracked import STREAM, Tracked
+from tests.support.state.shown import shown
+from tests.support.state.tracked import STREAM, Tracked
 
 
 def beat(tracked: Tracked, host: str = "h1", **fields: Any) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from driver.tracker.requests import Allocate, Complete, FoundPartitions
 from forebay import messages as m
 from forebay.model.errors import RefusedError, UsageError
 from forebay.model.identifiers import numbered
-from tests.support.tracked import STREAM, TOPIC, Tracked, fault
+from tests.support.state.tracked import STREAM, TOPIC, Tracked, fault
 
 
 def test_all_waiting_blocks_make_one_batch_and_none_is_in_two() -> None:

@@ -10,7 +10,7 @@ import pytest
 from driver.journal.log import writing as journal
 from driver.journal.transitions import receivers
 from recovery.audit import audit
-from tests.support.long_run import ROUND_BATCHES, STREAM, LongRun
+from tests.support.processes.long_run import ROUND_BATCHES, STREAM, LongRun
 from wal.storage import open_storage
 
 #: between two looks: no multiple of what repeats, so that they meet clean-up and snapshots at different points

@@ -9,8 +9,8 @@ from driver.tracker.requests import BeginDrain, PlaceReceivers
 from forebay import messages as m
 from forebay.model.errors import RefusedError
 from forebay.model.identifiers import numbered
-from tests.support.shown import shown
-from tests.support.tracked import STREAM, Tracked
+from tests.support.state.shown import shown
+from tests.support.state.tracked import STREAM, Tracked
 
 
 def agent_says(host: str = "h1", *running: str) -> m.AgentHeartbeatRequest:

@@ -16,7 +16,7 @@ from forebay import messages as m
 from forebay.model.errors import UsageError
 from forebay.model.values import Block, Handle
 from tests.driver.tracker.test_without_wal import Copied
-from tests.support.tracked import offsets, tracker_options
+from tests.support.state.tracked import offsets, tracker_options
 from wal.reading import BlockReference
 from wal.segments.layout import block_segment
 

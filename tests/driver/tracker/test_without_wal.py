@@ -17,7 +17,7 @@ from driver.tracker.requests import BeginReplay, CleanLocalCopies, KeepWindow
 from forebay import messages as m
 from forebay.model.errors import RefusedError, UsageError
 from forebay.model.values import Block, Handle
-from tests.support.tracked import STREAM, Tracked, offsets, tracker_options
+from tests.support.state.tracked import STREAM, Tracked, offsets, tracker_options
 
 
 class Copied(Tracked):

@@ -17,7 +17,7 @@ from receiver.sources.custom_source import ReliableAdapter, UnreliableAdapter
 from receiver.sources.source import Source
 from tests.receiver.fakes import FakeTracker
 from tests.receiver.test_service import Running, settings_of, taken_in
-from tests.support.custom_sources import HERE, A, B, Lists, Q, Queue, settings_for
+from tests.support.state.custom_sources import HERE, A, B, Lists, Q, Queue, settings_for
 from wal.storage.local import LocalStorage
 
 

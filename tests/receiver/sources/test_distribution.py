@@ -12,7 +12,7 @@ from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
 from forebay.sources.custom import CustomUpstream, dealt, make, ordinal_of
 from receiver.sources.custom_source import custom_source_of
-from tests.support.custom_sources import A, B, RecordingListener, settings_for
+from tests.support.state.custom_sources import A, B, RecordingListener, settings_for
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])

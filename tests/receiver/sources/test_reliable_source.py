@@ -13,7 +13,7 @@ from forebay.model.records import SOURCE_SCHEMA
 from forebay.model.values import TopicPartition
 from forebay.sources.custom import UNREPORTED_END
 from forebay.sources.receiving import OffsetGone, Record, RetryLater
-from tests.support.custom_sources import A, B, Lists, offsets, point, reliable
+from tests.support.state.custom_sources import A, B, Lists, offsets, point, reliable
 
 
 def test_a_partition_is_read_from_where_it_was_started_under_that_generation() -> None:

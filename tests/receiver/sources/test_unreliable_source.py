@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forebay.model.columns import Columns, Start
-from tests.support.custom_sources import Q, Queue, offsets, point, unreliable
+from tests.support.state.custom_sources import Q, Queue, offsets, point, unreliable
 
 
 def test_unreliable_records_are_numbered_from_the_claimed_position() -> None:

@@ -17,7 +17,7 @@ from receiver.stores.store import StoreOptions
 from receiver.stores.wal_store import WalStore
 from tests.receiver.stores.test_replica_store import H2, H3, Others
 from tests.receiver.stores.test_wal_store import EPOCH, PATIENCE_SECONDS, WRITING, ReceivedInputs, pending
-from tests.support.forgetful import ForgetfulStorage
+from tests.support.stores.forgetful import ForgetfulStorage
 from wal.blocks import read_stored
 from wal.segments.writer import SegmentLimits
 

@@ -21,8 +21,8 @@ from receiver.blocks.pending_block import PendingBlock, PendingRange, Piece
 from receiver.stores.store import StoreOptions
 from receiver.stores.wal_store import WalStore
 from tests.receiver.stage import P0
-from tests.support.forgetful import ForgetfulStorage
-from tests.support.rows import filler, source_batch
+from tests.support.state.rows import filler, source_batch
+from tests.support.stores.forgetful import ForgetfulStorage
 from wal.blocks.encryption import KeyRing
 from wal.segments.writer import SegmentLimits
 

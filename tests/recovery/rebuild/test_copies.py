@@ -14,9 +14,9 @@ from driver.journal.transitions import apply
 from forebay.model.errors import RefusedError
 from forebay.model.identifiers import numbered
 from recovery import rebuild
-from tests.support.lost_journal import Lost
-from tests.support.tracked import STREAM, Tracked, offsets
-from tests.support.unlisted import Unlisted
+from tests.support.state.lost_journal import Lost
+from tests.support.state.tracked import STREAM, Tracked, offsets
+from tests.support.stores.unlisted import Unlisted
 from wal.decisions.retention import RetentionLimits
 from wal.segments import layout
 from wal.storage import Storage

@@ -8,8 +8,8 @@ from driver.journal import history
 from forebay.model.identifiers import numbered
 from recovery import audit
 from recovery.plan import HistoryView, history_view
-from tests.support.lost_journal import Lost, numbers
-from tests.support.tracked import STREAM, offsets
+from tests.support.state.lost_journal import Lost, numbers
+from tests.support.state.tracked import STREAM, offsets
 
 
 def test_batch_finished_in_a_surviving_history_is_not_repeated() -> None:

@@ -11,8 +11,8 @@ from forebay.model.identifiers import numbered
 from forebay.model.values import Gap
 from recovery import audit
 from recovery.rebuild import RebuildPlan
-from tests.support.lost_journal import Lost, numbers
-from tests.support.tracked import STREAM, offsets
+from tests.support.state.lost_journal import Lost, numbers
+from tests.support.state.tracked import STREAM, offsets
 
 
 def created_again(in_kafka: str | None = "id-2") -> tuple[Lost, int, int]:

@@ -15,9 +15,9 @@ from forebay import messages as m
 from forebay.model.errors import CorruptionError, FencedError, NewerVersionError, RefusedError
 from forebay.model.identifiers import numbered
 from recovery import audit, rebuild
-from tests.support.forgetful import Crash, ForgetfulStorage
-from tests.support.lost_journal import Lost, numbers
-from tests.support.tracked import STREAM, offsets, tracker_options
+from tests.support.state.lost_journal import Lost, numbers
+from tests.support.state.tracked import STREAM, offsets, tracker_options
+from tests.support.stores.forgetful import Crash, ForgetfulStorage
 from wal.segments import layout
 from wal.segments.payload import checksum
 

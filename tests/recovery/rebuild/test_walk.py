@@ -15,8 +15,8 @@ from forebay.model.errors import CorruptionError
 from forebay.model.identifiers import numbered
 from forebay.model.values import Gap
 from recovery import audit, rebuild
-from tests.support.lost_journal import Lost, damage
-from tests.support.tracked import STREAM, offsets
+from tests.support.state.lost_journal import Lost, damage
+from tests.support.state.tracked import STREAM, offsets
 
 
 def test_walk_takes_accepted_blocks_and_no_orphan() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.support.cluster import Cluster
 from tests.support.faulty.shim import Shim
 from tests.support.faulty.write_log import Record, read_log
+from tests.support.processes.cluster import Cluster
 
 
 class FaultyCluster(Cluster):

@@ -12,7 +12,7 @@ import pytest
 
 from forebay.model.errors import CorruptionError, OutOfSpaceError, StoreError
 from forebay.model.values import Gap
-from tests.support.rows import ODD_ROWS, block, filler
+from tests.support.state.rows import ODD_ROWS, block, filler
 from wal.blocks import block_of_frame, decode_meta, encode_meta, read_local
 from wal.blocks.local_writing import write_local
 from wal.segments.encoding import encode_frame

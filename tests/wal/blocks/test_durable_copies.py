@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.rows import block, filler
+from tests.support.state.rows import block, filler
 from wal.blocks.local_writing import local_frame, write_local_frame
 
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from forebay.model.errors import CorruptionError, MissingKeyError, NewerVersionError, SettingsError
-from tests.support.rows import block, filler
+from tests.support.state.rows import block, filler
 from wal.blocks import block_of_frame, encode_meta
 from wal.blocks.encryption import KEYS_VARIABLE, KeyRing, load_keys, plain_payload
 from wal.segments.encoding import encode_frame

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.model.errors import StoreError
-from tests.support.rows import block, filler
+from tests.support.state.rows import block, filler
 from wal.blocks import mapping, read_local
 from wal.blocks.local_copies import MAPPED_BYTES_MIN
 from wal.blocks.local_writing import write_local

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from forebay.model.values import Block, BlockMeta, BlockRange, Handle, TopicPartition, block_id
-from tests.support.segments import memory, segment
+from tests.support.state.segments import memory, segment
 from wal.blocks import encode_meta
 from wal.decisions.recovery import TABLE, Decision, FrameCondition, FrameEvidence, assess_segment, decide
 from wal.decisions.retention import JournalView, PartitionPosition, RangeStatus

@@ -8,7 +8,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from forebay.model.values import BlockMeta, BlockRange, TopicPartition, block_id
-from tests.support.segments import memory, segment
+from tests.support.state.segments import memory, segment
 from wal.blocks import encode_meta
 from wal.decisions.retention import (
     REASONS_MAX,

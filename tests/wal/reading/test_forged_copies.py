@@ -14,10 +14,10 @@ import urllib3
 from executor_agent.main import Agent
 from forebay.model.errors import CorruptionError, LostBlockError
 from forebay.model.values import Block, BlockMeta
-from tests.support.columns import column_values
-from tests.support.forged import forged, forged_copy
-from tests.support.rows import Row, block
-from tests.support.stored import Stored
+from tests.support.state.columns import column_values
+from tests.support.state.forged import forged, forged_copy
+from tests.support.state.rows import Row, block
+from tests.support.state.stored import Stored
 from wal.blocks import cached_path, local_path, read_local
 from wal.blocks.digests import completed
 from wal.blocks.encryption import KeyRing

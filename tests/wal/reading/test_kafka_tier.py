@@ -23,9 +23,9 @@ from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import UnreadableBlockError
 from forebay.model.units import Duration, Size
 from forebay.settings.schema import KafkaSettings
-from tests.support.again import Taken
-from tests.support.rows import block, filler
-from tests.support.stored import Stored
+from tests.support.state.again import Taken
+from tests.support.state.rows import block, filler
+from tests.support.state.stored import Stored
 from wal.reading import TIERS, incarnation_key, read_block
 
 pytestmark = pytest.mark.usefixtures("no_reader_kept")

@@ -9,7 +9,7 @@ import pytest
 
 from forebay.model.errors import CorruptionError
 from forebay.model.values import Block, BlockMeta, Handle
-from tests.support.rows import block, filler
+from tests.support.state.rows import block, filler
 from wal.blocks import StoredBlock
 from wal.reading import BlockReference, check_same
 from wal.segments.payload import checksum

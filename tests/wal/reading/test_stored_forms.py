@@ -11,8 +11,8 @@ import pytest
 from executor_agent.main import Agent
 from forebay.model.errors import UnreadableBlockError
 from forebay.model.payload import Compression
-from tests.support.rows import ODD_ROWS, block, filler
-from tests.support.stored import Stored
+from tests.support.state.rows import ODD_ROWS, block, filler
+from tests.support.state.stored import Stored
 from wal.blocks.encryption import KEYS_VARIABLE, KeyRing
 from wal.reading import BlockReference, per_process, read_block
 

@@ -10,8 +10,8 @@ import pytest
 
 from executor_agent.main import Agent
 from forebay.settings.schema import Settings
-from tests.support.rows import block, filler
-from tests.support.stored import Stored
+from tests.support.state.rows import block, filler
+from tests.support.state.stored import Stored
 from wal.blocks import cached_path, local_path
 from wal.reading import BlockReference, ReadPlan, per_process, read_block, this_host
 

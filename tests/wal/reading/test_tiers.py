@@ -18,9 +18,9 @@ from executor_agent.main import Agent
 from forebay.model.errors import UnreadableBlockError
 from forebay.model.values import Handle
 from forebay.process.clock import ManualClock
-from tests.support.columns import column_values
-from tests.support.rows import ODD_ROWS, block, filler
-from tests.support.stored import Stored
+from tests.support.state.columns import column_values
+from tests.support.state.rows import ODD_ROWS, block, filler
+from tests.support.state.stored import Stored
 from wal.blocks import local_path
 from wal.blocks.local_writing import write_local
 from wal.reading import BlockReference, ReadPlan, agents, read_block, wal_tier

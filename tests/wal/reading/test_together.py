@@ -22,8 +22,8 @@ from executor_agent.main import Agent
 from forebay.messages import COPY_SIZES, CopiesRequest
 from forebay.model.errors import LostBlockError, UnreadableBlockError
 from forebay.model.payload import Compression
-from tests.support.rows import ODD_ROWS, block, filler
-from tests.support.stored import Stored
+from tests.support.state.rows import ODD_ROWS, block, filler
+from tests.support.state.stored import Stored
 from tests.wal.reading.test_stored_forms import OLD, key_file, sealed
 from wal.blocks import local_path
 from wal.blocks.local_writing import write_local

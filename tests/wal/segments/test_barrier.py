@@ -9,8 +9,8 @@ import pytest
 from driver.journal.state import ADOPTER
 from forebay.model.errors import FencedError, StoreError
 from recovery.examination import examine
-from tests.support.forgetful import Crash, ForgetfulStorage
-from tests.support.segments import name, writer
+from tests.support.state.segments import name, writer
+from tests.support.stores.forgetful import Crash, ForgetfulStorage
 from wal.decisions.retention import SegmentFacts, segment_facts
 from wal.segments.barrier import BARRIER_KEPT_MS, bar, barrier_made_ms
 from wal.segments.follow import StreamFollower

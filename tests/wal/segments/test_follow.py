@@ -15,7 +15,7 @@ from random import Random
 import pytest
 
 from tests.deploy.conftest import Project
-from tests.support.segments import contents, memory, name, segment, writer
+from tests.support.state.segments import contents, memory, name, segment, writer
 from wal.segments.follow import EpochFollower, Skipped, StreamFollower
 from wal.segments.frame import Frame, FrameKind
 from wal.segments.layout import BlockPlace
@@ -258,7 +258,7 @@ def test_next_listing_finds_other_receivers_and_new_epochs(storage: Storage) -> 
 _WRITER = """
 import itertools, os, sys
 from forebay.model.values import BlockMeta
-from tests.support.tracked import STREAM, Tracked, offsets
+from tests.support.state.tracked import STREAM, Tracked, offsets
 from wal.blocks import encode_meta
 from wal.segments.frame import FrameKind
 from wal.segments.layout import block_segment

@@ -11,8 +11,8 @@ import pytest
 from typing_extensions import Buffer
 
 from forebay.model.errors import OutOfSpaceError
-from tests.support.forgetful import Crash, ForgetfulStorage
-from tests.support.segments import add, contents, durable, name, served, writer
+from tests.support.state.segments import add, contents, durable, name, served, writer
+from tests.support.stores.forgetful import Crash, ForgetfulStorage
 from wal.segments.scan import SegmentScan
 from wal.storage import AppendFile, store_error
 from wal.storage.local import LocalStorage

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from forebay.model.errors import FencedError, OutOfSpaceError, StoreError
-from tests.support.forgetful import Crash, ForgetfulStorage
-from tests.support.segments import contents, durable, name, writer
+from tests.support.state.segments import contents, durable, name, writer
+from tests.support.stores.forgetful import Crash, ForgetfulStorage
 from wal.segments.frame import Frame, FrameKind
 from wal.segments.scan import read_frame, scan_segment, segment_header
 from wal.segments.writer import LogWriter, Pending

@@ -10,8 +10,8 @@ import google_crc32c
 import pytest
 
 from forebay.model.errors import StoreError
-from tests.support.forgetful import ForgetfulStorage
-from tests.support.segments import add, durable, writer
+from tests.support.state.segments import add, durable, writer
+from tests.support.stores.forgetful import ForgetfulStorage
 from wal.segments import payload as payloads
 from wal.segments.encoding import encode_frame
 from wal.segments.frame import FrameKind, decode_frame

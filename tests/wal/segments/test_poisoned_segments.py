@@ -11,8 +11,8 @@ from random import Random
 import pytest
 
 from forebay.model.errors import StoreError
-from tests.support.forgetful import ForgetfulStorage
-from tests.support.segments import add, contents, name, served, writer
+from tests.support.state.segments import add, contents, name, served, writer
+from tests.support.stores.forgetful import ForgetfulStorage
 from wal.segments.scan import scan_segment
 from wal.segments.writer import LogWriter
 from wal.storage.local import LocalStorage

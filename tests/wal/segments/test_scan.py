@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from forebay.model.errors import CorruptionError, NewerVersionError
 from forebay.model.values import Handle
-from tests.support.segments import contents, memory, segment, writer
+from tests.support.state.segments import contents, memory, segment, writer
 from wal.segments import scan as scans
 from wal.segments.encoding import encode_frame
 from wal.segments.frame import Frame, FrameKind

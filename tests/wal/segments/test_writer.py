@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from forebay.model.errors import FencedError, StoreError
-from tests.support.forgetful import ForgetfulStorage
-from tests.support.segments import add, contents, durable, memory, name, served, writer
+from tests.support.state.segments import add, contents, durable, memory, name, served, writer
+from tests.support.stores.forgetful import ForgetfulStorage
 from wal.segments.frame import MAX_METADATA, FrameKind
 from wal.segments.scan import read_frame, scan_segment
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from forebay.model.errors import OutOfSpaceError, StoreError
 from forebay.process import failpoints
-from tests.support.forgetful import Crash, ForgetfulStorage
-from tests.support.segments import add, durable, memory, name, served, writer
+from tests.support.state.segments import add, durable, memory, name, served, writer
+from tests.support.stores.forgetful import Crash, ForgetfulStorage
 from wal.segments.frame import Frame, FrameKind
 from wal.segments.scan import Damage, TornTail, scan_segment
 from wal.segments.writer import Pending

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support.forgetful import ForgetfulStorage
-from tests.support.stores import BEHIND_A_PROXY, COUNTED, EMULATED, IN_PARTS, LATE, STORES, Store, parameters
+from tests.support.stores.contract import BEHIND_A_PROXY, COUNTED, EMULATED, IN_PARTS, LATE, STORES, Store, parameters
+from tests.support.stores.forgetful import ForgetfulStorage
 from wal.storage import Storage
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from forebay.model.errors import StoreError
 from tests.conftest import missing
-from tests.support.hdfs import NAME_NODE, require_hdfs
-from tests.support.hdfs_pair import SECOND_NAME_NODE, SERVICE, HdfsPair
+from tests.support.stores.hdfs import NAME_NODE, require_hdfs
+from tests.support.stores.hdfs_pair import SECOND_NAME_NODE, SERVICE, HdfsPair
 from wal.storage import hdfs_connection
 from wal.storage.hdfs import HdfsStorage
 

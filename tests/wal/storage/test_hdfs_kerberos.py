@@ -11,9 +11,9 @@ import pytest
 
 from forebay.model.errors import StoreError
 from tests.conftest import missing
-from tests.support.hdfs import NAME_NODE, require_hdfs
-from tests.support.kerberos import Kdc, require_kerberos
-from tests.support.secured_hdfs import SecuredHdfs
+from tests.support.servers.kerberos import Kdc, require_kerberos
+from tests.support.stores.hdfs import NAME_NODE, require_hdfs
+from tests.support.stores.secured_hdfs import SecuredHdfs
 from wal.storage.hdfs import HdfsStorage
 
 pytestmark = [pytest.mark.hdfs, pytest.mark.long]

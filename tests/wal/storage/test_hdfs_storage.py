@@ -18,7 +18,7 @@ import pytest
 from hdfs_native import AsyncClient, AsyncFileWriter
 
 from forebay.model.errors import OutOfSpaceError, StoreError
-from tests.support.hdfs import DATA_NODE, NAME_NODE, HdfsServer
+from tests.support.stores.hdfs import DATA_NODE, NAME_NODE, HdfsServer
 from wal.segments.frame import Frame, FrameKind
 from wal.segments.scan import scan_segment
 from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits

@@ -20,9 +20,9 @@ from driver.journal.transitions import apply
 from forebay.model.errors import CorruptionError, FencedError
 from forebay.model.identifiers import numbered
 from forebay.model.values import Handle
-from tests.support.segments import durable, writer
-from tests.support.stores import Store
-from tests.support.unlisted import Unlisted
+from tests.support.state.segments import durable, writer
+from tests.support.stores.contract import Store
+from tests.support.stores.unlisted import Unlisted
 from wal.segments.frame import FrameKind
 from wal.segments.scan import read_frame
 from wal.segments.writer import LogWriter

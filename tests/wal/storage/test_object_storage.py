@@ -15,7 +15,7 @@ import pytest
 from botocore.exceptions import ClientError, NoCredentialsError  # type: ignore[import-untyped]
 
 from forebay.model.errors import DeniedError, StoreError, UsageError
-from tests.support.stores import STORES, Store
+from tests.support.stores.contract import STORES, Store
 from wal.storage import MemoryStorage, SendsParts, check_path, open_storage, tried_for
 from wal.storage.object_errors import translated
 from wal.storage.objects import ObjectStorage

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from forebay.model.errors import OutOfSpaceError, StoreError, UsageError
-from tests.support.forgetful import ForgetfulStorage
+from tests.support.stores.forgetful import ForgetfulStorage
 from wal.storage import MemoryStorage, Storage, check_path, open_folders, open_storage, store_error
 from wal.storage.local import LocalStorage
 

@@ -14,7 +14,7 @@ import pytest
 
 from forebay.model.errors import StoreError
 from forebay.settings.stores import STORE_KINDS, scheme_of
-from tests.support.stores import Store
+from tests.support.stores.contract import Store
 from wal.storage import DatesObjects, KeepsFolders, Storage
 from wal.storage.probe import probe
 

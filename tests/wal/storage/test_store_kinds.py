@@ -6,7 +6,7 @@ import pytest
 
 from forebay.model.errors import UsageError
 from forebay.settings.stores import SCHEMES_WITH_FOLDERS, STORE_KINDS
-from tests.support.stores import STORES
+from tests.support.stores.contract import STORES
 from wal.storage import open_folders, open_storage
 
 #: URLs of the form that each kind's entry shows

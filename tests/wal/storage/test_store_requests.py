@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from forebay.model.errors import StoreError
-from tests.support.stores import Store
+from tests.support.stores.contract import Store
 
 
 @pytest.mark.parametrize("kind", ["reset", "reset-after", "silence", "silence-after", "half-answer", "half-request"])

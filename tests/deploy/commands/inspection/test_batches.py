@@ -18,7 +18,7 @@ from forebay.http.application import application
 from forebay.http.server import Server
 from forebay.model.errors import RefusedError
 from forebay.security.access import OPEN
-from tests.support.observed import no_stream
+from tests.support.state.observed import no_stream
 
 FIRST = 1 << 40
 

@@ -25,9 +25,9 @@ from forebay.model.errors import RefusedError, UnreachableError, UsageError
 from forebay.model.values import TopicPartition
 from forebay.settings.reading.load import load
 from forebay.settings.schema import Settings
-from tests.support.again import produce
-from tests.support.kafka import PATIENCE_SECONDS
-from tests.support.tracked import STREAM, Tracked
+from tests.support.kafka.polling import PATIENCE_SECONDS
+from tests.support.state.again import produce
+from tests.support.state.tracked import STREAM, Tracked
 from wal.storage import open_storage
 
 

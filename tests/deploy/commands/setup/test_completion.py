@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.wheel import ROOT
+from tests.support.run.wheel import ROOT
 
 #: a `forebay` on the path that runs this checkout
 _COMMAND = f"""#!/bin/sh

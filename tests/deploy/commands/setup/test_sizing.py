@@ -18,8 +18,8 @@ from forebay.model.payload import encode_block
 from forebay.model.records import RangeRows
 from forebay.model.values import TopicPartition, block_id
 from forebay.settings.reading.load import load
-from tests.support.rows import Row, source_batch
-from tests.support.wheel import ROOT
+from tests.support.run.wheel import ROOT
+from tests.support.state.rows import Row, source_batch
 
 PAGE = (ROOT / "docs" / "sizing.md").read_text(encoding="utf-8")
 SMALL = Load(records_per_second=1000, record_bytes=100, partitions=8)

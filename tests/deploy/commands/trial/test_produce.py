@@ -19,8 +19,8 @@ from deploy.main import main
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.embedded.broker import MockBroker
 from forebay.model.values import TopicPartition
-from tests.support.kafka import PATIENCE_SECONDS
-from tests.support.wheel import ROOT
+from tests.support.kafka.polling import PATIENCE_SECONDS
+from tests.support.run.wheel import ROOT
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from driver.tracker import Tracker
 from forebay import messages as m
 from forebay.model.errors import StoreError
 from forebay.model.identifiers import numbered
-from tests.support.orphans import Stream
-from tests.support.tracked import STREAM, TOPIC, Tracked, tracker_options
+from tests.support.state.orphans import Stream
+from tests.support.state.tracked import STREAM, TOPIC, Tracked, tracker_options
 from wal.decisions.retention import SegmentFacts
 from wal.segments import layout
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from driver.background.adoption import covering, eligible, next_from, until
 from driver.tracker.requests import Search
-from tests.support.orphans import orphan
-from tests.support.tracked import tp
+from tests.support.state.orphans import orphan
+from tests.support.state.tracked import tp
 
 
 def search(position: int, limit: int | None = None) -> Search:

@@ -13,8 +13,8 @@ from driver.tracker import Tracker
 from forebay import messages as m
 from forebay.model.errors import RefusedError
 from forebay.model.identifiers import numbered
-from tests.support.orphans import Stream
-from tests.support.tracked import STREAM, TOPIC, tracker_options
+from tests.support.state.orphans import Stream
+from tests.support.state.tracked import STREAM, TOPIC, tracker_options
 
 
 def test_contiguous_orphans_of_an_ending_incarnation_are_adopted_first() -> None:

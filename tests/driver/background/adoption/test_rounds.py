@@ -15,8 +15,8 @@ from driver.journal.state import ADOPTER
 from driver.tracker.requests import Request
 from forebay import messages as m
 from forebay.model.errors import OutOfSpaceError, TurnedAwayError, UnreachableError
-from tests.support.orphans import Stream
-from tests.support.tracked import STREAM, fault, tp
+from tests.support.state.orphans import Stream
+from tests.support.state.tracked import STREAM, fault, tp
 from wal.segments import layout
 from wal.segments.writer import LogWriter
 

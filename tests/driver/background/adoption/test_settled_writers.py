@@ -11,8 +11,8 @@ from driver.tracker import Tracker
 from driver.tracker.requests import Searches
 from forebay import messages as m
 from forebay.model.errors import FencedError, RefusedError
-from tests.support.orphans import Stream
-from tests.support.tracked import STREAM, TOPIC, Tracked, tp, tracker_options
+from tests.support.state.orphans import Stream
+from tests.support.state.tracked import STREAM, TOPIC, Tracked, tp, tracker_options
 
 
 def waits_for(t: Tracked) -> tuple[str, ...]:

@@ -9,8 +9,8 @@ from driver.journal.state import ADOPTER
 from forebay import messages as m
 from forebay.model.errors import RefusedError
 from forebay.model.payload import decode_block
-from tests.support.orphans import Stream
-from tests.support.tracked import TOPIC
+from tests.support.state.orphans import Stream
+from tests.support.state.tracked import TOPIC
 from wal.blocks import block_of_frame
 from wal.blocks.encryption import KeyRing
 from wal.segments.frame import HEADER_LENGTH

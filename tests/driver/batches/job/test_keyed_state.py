@@ -19,9 +19,9 @@ from driver.journal.transitions.keyed_states import states_rewound
 from forebay.model.errors import CorruptionError, MissingKeyError, NewerVersionError, UsageError
 from forebay.model.identifiers import numbered
 from forebay.settings.reading.load import from_values
-from tests.support.columns import schema_of
-from tests.support.states import COUNTS, StateLine, as_dict, counts, table
-from tests.support.stored import Stored
+from tests.support.state.columns import schema_of
+from tests.support.state.states import COUNTS, StateLine, as_dict, counts, table
+from tests.support.state.stored import Stored
 
 
 def run_locally(stored: Stored, work: BatchWork, job: Callable[[Batch], Any]) -> None:

@@ -23,7 +23,7 @@ from forebay import messages as m
 from forebay.model.errors import UsageError
 from forebay.model.identifiers import numbered
 from tests.driver.batches.test_scheduler import scheduler_of
-from tests.support.tracked import TOPIC, Tracked, tracker_options
+from tests.support.state.tracked import TOPIC, Tracked, tracker_options
 
 LENGTH, SLIDE = 60_000, 20_000
 

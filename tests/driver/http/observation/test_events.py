@@ -22,7 +22,7 @@ from forebay.http.server import Server
 from forebay.model.errors import TurnedAwayError, UnreachableError
 from forebay.security.access import Guard
 from forebay.settings.reading.load import from_values
-from tests.support.observed import no_stream
+from tests.support.state.observed import no_stream
 
 
 def overview() -> m.OverviewAnswer:

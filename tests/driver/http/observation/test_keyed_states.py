@@ -19,9 +19,9 @@ from forebay import messages as m
 from forebay.client import Client
 from forebay.kafka.embedded.broker import MockBroker
 from tests.driver.batches.job.test_keyed_state import run_locally
-from tests.support.columns import schema_of
-from tests.support.running_driver import local_settings, running
-from tests.support.states import StateLine, counts, table
+from tests.support.processes.running_driver import local_settings, running
+from tests.support.state.columns import schema_of
+from tests.support.state.states import StateLine, counts, table
 from wal.storage import open_storage
 
 NUMBERS = schema_of(key=pa.string(), n=pa.int64())

@@ -18,7 +18,7 @@ from forebay.metrics.exposition import Metrics
 from forebay.metrics.route import metrics_route
 from forebay.model.errors import UnreachableError
 from forebay.process.clock import ManualClock
-from tests.support.observed import no_stream
+from tests.support.state.observed import no_stream
 
 
 @pytest.mark.parametrize("route", ["journal", "batch", "records", "metrics"])

@@ -20,7 +20,7 @@ from driver.http.observation.steps import Rates
 from forebay import messages as m
 from forebay.model.errors import UnreachableError, UsageError
 from forebay.process.clock import ManualClock
-from tests.support.tracked import TOPIC, Tracked, offsets, tp
+from tests.support.state.tracked import TOPIC, Tracked, offsets, tp
 
 IDENTITY = DriverIdentity(stream="s", release="1", job="jobs:process", batch_interval_ms=1_000, heartbeat_seconds=1.0)
 PARTITIONS, RECEIVERS = 1_000, 200

@@ -22,7 +22,7 @@ from driver.journal.transitions import apply
 from forebay.model.errors import NewerVersionError
 from forebay.model.identifiers import numbered
 from forebay.process.clock import SystemClock
-from tests.support.tracked import STREAM, Tracked
+from tests.support.state.tracked import STREAM, Tracked
 from wal.decisions.retention import RetentionLimits
 from wal.segments import encoding, frame
 from wal.segments.encoding import encode_frame

@@ -13,7 +13,7 @@ from driver.journal.state import REPAIR_WRITER, BrokenInvariant, State, is_fence
 from driver.journal.transitions import apply
 from forebay.model.identifiers import numbered
 from forebay.model.values import Block, Handle
-from tests.support.tracked import STREAM, Tracked
+from tests.support.state.tracked import STREAM, Tracked
 from wal.decisions.retention import FrameFacts, RetentionLimits, SegmentFacts
 from wal.segments.layout import block_segment
 

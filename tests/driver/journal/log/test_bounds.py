@@ -18,7 +18,7 @@ from driver.tracker.requests import Allocate, Complete, FoundPartitions
 from forebay import messages as m
 from forebay.model.bounds import OFFSET_MAX, TEXT_LENGTH_MAX, Number, Offset
 from forebay.model.errors import ForebayError, UsageError
-from tests.support.tracked import STREAM, TOPIC, Tracked, offsets
+from tests.support.state.tracked import STREAM, TOPIC, Tracked, offsets
 from wal.storage import MemoryStorage, Storage
 
 numbers = itertools.count(1)

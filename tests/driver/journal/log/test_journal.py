@@ -21,8 +21,8 @@ from driver.journal.state import State
 from driver.journal.transitions import apply
 from forebay.model.errors import CorruptionError, FencedError, OutOfSpaceError
 from forebay.model.identifiers import numbered
-from tests.support.forgetful import ForgetfulStorage
-from tests.support.tracked import STREAM, Tracked
+from tests.support.state.tracked import STREAM, Tracked
+from tests.support.stores.forgetful import ForgetfulStorage
 from wal.segments import layout
 from wal.storage import MemoryStorage, Storage
 

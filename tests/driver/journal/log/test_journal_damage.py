@@ -23,8 +23,8 @@ from driver.journal.state import State
 from driver.journal.transitions import apply
 from forebay.model.errors import CorruptionError, FencedError
 from forebay.model.identifiers import numbered
-from tests.support.forgetful import Crash, ForgetfulStorage
-from tests.support.unlisted import Unlisted
+from tests.support.stores.forgetful import Crash, ForgetfulStorage
+from tests.support.stores.unlisted import Unlisted
 from wal.storage import MemoryStorage, Storage
 
 STREAM = "s"

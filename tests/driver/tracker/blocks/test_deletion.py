@@ -10,7 +10,7 @@ from driver.tracker.requests import CleanedUp, CleanLocalCopies, Copied
 from forebay import messages as m
 from forebay.model.identifiers import numbered
 from forebay.model.values import BlockMeta
-from tests.support.tracked import STREAM, Tracked, fault, offsets
+from tests.support.state.tracked import STREAM, Tracked, fault, offsets
 from wal.decisions.retention import FrameFacts, SegmentFacts
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from forebay import messages as m
 from forebay.model.errors import UsageError
-from tests.support.tracked import STREAM, Tracked, fault, offsets
+from tests.support.state.tracked import STREAM, Tracked, fault, offsets
 
 
 def test_a_block_that_continues_the_position_is_accepted_and_moves_it() -> None:

@@ -16,8 +16,8 @@ from driver.tracker.requests import CleanedUp
 from forebay import messages as m
 from forebay.model.errors import UsageError
 from forebay.model.values import Gap, TopicPartition
-from tests.support.cursors import blocks_answer, clean, held, path, span, worked
-from tests.support.tracked import TOPIC, Tracked, offsets, tp
+from tests.support.state.cursors import blocks_answer, clean, held, path, span, worked
+from tests.support.state.tracked import TOPIC, Tracked, offsets, tp
 
 
 def test_the_blocks_of_offsets_are_those_that_hold_any_of_them() -> None:

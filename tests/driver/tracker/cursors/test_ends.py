@@ -11,8 +11,8 @@ from driver.journal.transitions import cursors as cursor_events
 from driver.tracker.requests import ExpireCursors
 from forebay import messages as m
 from forebay.model.errors import FencedError, RefusedError
-from tests.support.cursors import RULES, check_index, due, move, open_, place, shown_cursors, worked
-from tests.support.tracked import tracker_options
+from tests.support.state.cursors import RULES, check_index, due, move, open_, place, shown_cursors, worked
+from tests.support.state.tracked import tracker_options
 
 
 def test_a_forgotten_cursor_expires_with_a_cause_and_holds_nothing_any_more() -> None:

@@ -10,7 +10,7 @@ from driver.journal.transitions import apply
 from driver.tracker.requests import CleanedUp, FoundPartitions
 from forebay import messages as m
 from forebay.model.errors import RefusedError
-from tests.support.cursors import (
+from tests.support.state.cursors import (
     blocks_answer,
     check_index,
     clean,
@@ -24,7 +24,7 @@ from tests.support.cursors import (
     span,
     worked,
 )
-from tests.support.tracked import TOPIC, offsets, tp
+from tests.support.state.tracked import TOPIC, offsets, tp
 
 
 def test_what_a_cursor_has_yet_to_read_is_held_and_goes_when_it_has_moved_on() -> None:

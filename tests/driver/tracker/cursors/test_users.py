@@ -13,8 +13,8 @@ from driver.journal.transitions import apply
 from driver.tracker import cursors
 from forebay import messages as m
 from forebay.model.errors import FencedError, RefusedError, UsageError
-from tests.support.cursors import RULES, due, move, open_, path, place, shown_cursors, worked
-from tests.support.tracked import TOPIC, Tracked, offsets, tp, tracker_options
+from tests.support.state.cursors import RULES, due, move, open_, path, place, shown_cursors, worked
+from tests.support.state.tracked import TOPIC, Tracked, offsets, tp, tracker_options
 
 
 def test_second_user_is_refused_while_the_first_sends_heartbeats_and_fences_it_later() -> None:

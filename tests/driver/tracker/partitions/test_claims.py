@@ -6,7 +6,7 @@ import pytest
 
 from forebay import messages as m
 from forebay.model.errors import FencedError, UsageError
-from tests.support.tracked import TOPIC, Tracked, offsets
+from tests.support.state.tracked import TOPIC, Tracked, offsets
 
 
 def test_the_same_instance_gets_the_same_epoch_again() -> None:

@@ -8,7 +8,7 @@ from driver.journal import events as ev
 from forebay import messages as m
 from forebay.model.errors import RefusedError, UsageError
 from forebay.model.identifiers import numbered
-from tests.support.tracked import TOPIC, Tracked, fault, tp
+from tests.support.state.tracked import TOPIC, Tracked, fault, tp
 
 
 def test_fault_that_passed_by_itself_is_no_longer_shown() -> None:

@@ -1,0 +1,212 @@
+"""A profile of where the time of a test run goes: ``make test ARGS="--profile-to=FOLDER"``, then
+``python -m tests.support.run.profile FOLDER``.
+
+Each process of the run writes one line per test: its id, start, wall time, and processor time of the process itself and of the
+processes that ended in it. A server that a whole run shares counts in the last test of its process. The first process of the run
+also samples all processes of the run, and writes the processor time of each kind (``processes.json``).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+import pytest
+
+from tests.support.processes import forked
+
+SLOWEST = 20
+_KINDS_FILE = "processes.json"
+#: interval of samples: the last fraction of it is missing from the time of a process
+_SAMPLE_SECONDS = 0.5
+_SAMPLES_WRITTEN = 20
+_FORKS = "tests.support.processes.forked"
+_PYTHON = "Python: other"
+#: part of a command line → kind of process; the first match counts. `_FOLDERS_OF_TESTS` are removed from the command line before
+_KINDS = {
+    "kafka.tools.": "Java: Kafka's tools", "kafka.Kafka": "Java: Kafka", "org.apache.spark": "Java: Spark",
+    "org.apache.hadoop": "Java: HDFS", "quarkus": "Java: schema registry", "java": "Java: other",
+    "pyspark.daemon": "Python: Spark's workers", "forebay_start.daemon": "Python: Spark's workers",
+    "python_streaming_source_runner": "Python: Spark's planners", "pyspark": "Python: Spark's planners",
+    _FORKS: "Python: fork", "exec(eval(sys.stdin.readline()))": "Python: workers of pytest",
+    "-m pytest": "Python: first process of pytest", "bin/forebay": "Python: commands", "tether.py": "Python: tethers",
+    "tests.support": "Python: helpers of tests", "--type=": "Chromium", "chrom": "Chromium",
+    "versitygw": "S3 server", "postgres": "PostgreSQL", "node": "Node", "python": _PYTHON,
+}  # fmt: skip
+#: the module or the script that Python runs
+_PROGRAM = re.compile(r" (?:-m )?((?<=-m )\S+|\S+\.py)(?: |$)")
+_FOLDERS_OF_TESTS = re.compile(r"\S*/pytest-of-[^/\s]+/pytest-\d+(/popen-gw\d+)?/[^/\s]+")
+
+#: kinds that a process may leave: for another command, or another name
+_PASSING = ("", "Python: tethers", "Python: fork of python")
+
+
+class Timed(NamedTuple):
+    test: str
+    start: float
+    wall_seconds: float
+    own_cpu_seconds: float
+    children_cpu_seconds: float
+
+    @property
+    def file(self) -> str:
+        return self.test.partition("::")[0]
+
+    @property
+    def cpu_seconds(self) -> float:
+        return self.own_cpu_seconds + self.children_cpu_seconds
+
+
+class Profile:
+    """The plug-in."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file: TextIO = (folder / f"{os.getpid()}.jsonl").open("w")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        start, before = time.time(), _clocks()
+        result = yield
+        spent = (round(after - first, 3) for first, after in zip(before, _clocks(), strict=True))
+        self._file.write(json.dumps([item.nodeid, round(start, 3), *spent]) + "\n")
+        self._file.flush()
+        return result
+
+    def pytest_unconfigure(self) -> None:
+        self._file.close()
+
+
+class Processes:
+    """The plug-in of the first process of a run: the processor time of each kind of process, of this one and all below it.
+
+    A process that starts and ends between two samples is missing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / _KINDS_FILE
+        self._ended = threading.Event()
+        self._seen: dict[tuple[int, int], tuple[str, float]] = {}  # process id and start → kind, processor time
+        self._thread = threading.Thread(target=self._run, name="profile of processes", daemon=True)
+        self._thread.start()
+
+    def pytest_unconfigure(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._write()
+
+    def _write(self) -> None:
+        seconds: defaultdict[str, float] = defaultdict(float)
+        counts: Counter[str] = Counter()
+        for kind, used in self._seen.values():
+            seconds[kind] += used
+            counts[kind] += 1
+        self._file.write_text(json.dumps({kind: [counts[kind], round(seconds[kind], 1)] for kind in counts}))
+
+    def _run(self) -> None:
+        mine = {os.getpid()}
+        for count in itertools.count(1):
+            if self._ended.wait(_SAMPLE_SECONDS):
+                return
+            mine = self._sample(mine)
+            if count % _SAMPLES_WRITTEN == 0:
+                self._write()  # a run that is killed leaves a profile too
+
+    def _sample(self, mine: set[int]) -> set[int]:
+        """Note the processes of the run, and return their ids. One whose parent has ended still belongs to the run."""
+        found = {
+            int(name): stat for name in os.listdir("/proc") if name.isdigit() and (stat := _stat(name)) is not None
+        }
+        belongs = {pid for pid in mine if pid in found}
+        while more := {pid for pid, stat in found.items() if stat.parent in belongs} - belongs:
+            belongs |= more
+        for pid in belongs:
+            key = (pid, found[pid].start)
+            before = self._seen.get(key, ("", 0.0))[0]
+            kind = before if before not in _PASSING else _kind(pid) or before
+            self._seen[key] = (kind, found[pid].cpu_seconds)
+        return belongs
+
+
+class _Stat(NamedTuple):
+    parent: int
+    start: int
+    cpu_seconds: float
+
+
+def _stat(pid: str) -> _Stat | None:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # it has ended
+        return None
+    return _Stat(int(fields[1]), int(fields[19]), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
+
+
+def _kind(pid: int) -> str:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        name = Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:  # it has ended
+        return ""
+    return kind_of(command, name) if command.strip() else ""  # without one, it is ending
+
+
+def kind_of(command: str, name: str) -> str:
+    """Return the kind of a process from its command line and from the name that it gave itself."""
+    command = _FOLDERS_OF_TESTS.sub("", command)
+    part, kind = next(((part, kind) for part, kind in _KINDS.items() if part in command), ("", f"other: {name}"))
+    if part == _FORKS:
+        return f"{kind} of {name}"
+    program = _PROGRAM.search(command) if kind == _PYTHON else None
+    return f"{kind}: {Path(program[1]).name}" if program else kind
+
+
+def _clocks() -> tuple[float, float, float]:
+    """Return wall time, own processor time, and that of children that have ended."""
+    times = os.times()
+    children = times.children_user + times.children_system
+    return time.monotonic(), times.user + times.system, children + forked.cpu_seconds()
+
+
+def read(folder: Path) -> list[Timed]:
+    return [Timed(*json.loads(line)) for file in folder.glob("*.jsonl") for line in file.read_text().splitlines()]
+
+
+def read_kinds(folder: Path) -> dict[str, tuple[int, float]]:
+    """Return kind of process → number of processes, and their processor time in seconds."""
+    return {kind: (count, seconds) for kind, (count, seconds) in json.loads((folder / _KINDS_FILE).read_text()).items()}
+
+
+def report(tests: Iterable[Timed], kinds: Mapping[str, tuple[int, float]]) -> Iterator[str]:
+    """Yield the lines of the report: sums, kinds of processes, then the slowest files and tests."""
+    tests = list(tests)
+    files: dict[str, list[Timed]] = defaultdict(list)
+    for test in tests:
+        files[test.file].append(test)
+    spans = [
+        (sum(t.wall_seconds for t in some), sum(t.cpu_seconds for t in some), name) for name, some in files.items()
+    ]
+    yield f"{len(tests)} tests: wall {sum(s[0] for s in spans):.0f} s, processor {sum(s[1] for s in spans):.0f} s"
+    yield f"\nprocessor time by kind of process: {sum(seconds for _, seconds in kinds.values()):.0f} s (processor s, processes)"
+    for kind, (count, seconds) in sorted(kinds.items(), key=lambda item: item[1][1], reverse=True):
+        yield f"{seconds:7.1f} {count:7d}  {kind}"
+    for title, rows in (
+        ("files by wall time", sorted(spans, reverse=True)),
+        ("files by processor time", sorted(spans, key=lambda s: s[1], reverse=True)),
+        ("tests by wall time", sorted(((t.wall_seconds, t.cpu_seconds, t.test) for t in tests), reverse=True)),
+    ):
+        yield f"\n{title} (wall s, processor s)"
+        yield from (f"{wall:7.1f} {cpu:7.1f}  {name}" for wall, cpu, name in rows[:SLOWEST])
+
+
+if __name__ == "__main__":
+    print("\n".join(report(read(Path(sys.argv[1])), read_kinds(Path(sys.argv[1])))))
