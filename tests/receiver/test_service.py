@@ -1,4 +1,7 @@
-"""The receiver's threads with a tracker over HTTP, a Kafka of lists, and a WAL in a folder."""
+"""The receiver's threads with a tracker over HTTP, a Kafka of lists, and a WAL in a folder.
+
+One module, because all tests run the same whole service (``running``) and differ in what goes wrong around it.
+"""
 
 from __future__ import annotations
 
