@@ -65,7 +65,7 @@ def test_driver_stays_up_as_failed_with_the_error_and_its_place_until_the_batch_
 
 def test_failed_batch_is_tried_again_by_itself(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     quick = RestartPolicy(first_delay_seconds=0.01, max_delay_seconds=0.05)
-    monkeypatch.setattr(FailingJobs.__init__, "__defaults__", (quick,))
+    monkeypatch.setattr(FailingJobs.__init__, "__kwdefaults__", {"retries": quick})
     runs: list[int] = []
 
     def job(batch: Batch) -> None:

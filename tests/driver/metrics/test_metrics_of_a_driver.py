@@ -112,7 +112,7 @@ def test_driver_shows_what_it_takes_in_and_what_its_job_does(
             (["h1:7082"], "receiver"),
         ]
         hostile = msgspec.structs.replace(beat, metrics_url="http://h1:7082/elsewhere?a=")
-        with pytest.raises(UsageError, match="a receiver's metrics_url is http"):
+        with pytest.raises(UsageError, match="a receiver's metrics_url must be http"):
             Client(url).post("/v1/receivers/heartbeat", hostile, m.HeartbeatAnswer)
         if prometheus.is_there():
             text = urllib3.request("GET", f"{url}/metrics").data.decode()

@@ -92,7 +92,7 @@ class Taken:
 def asked_in_process(monkeypatch: pytest.MonkeyPatch) -> Taken:
     """Answer all requests to an intake until the end of the test. Readers send nothing by themselves."""
     made = Taken()
-    monkeypatch.setattr(client, "DriverClient", lambda *_: made.driver)
+    monkeypatch.setattr(client, "DriverClient", lambda *_, **__: made.driver)
     monkeypatch.setattr(cursor, "HEARTBEAT_SECONDS", 3_600.0)
     return made
 
