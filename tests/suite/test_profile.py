@@ -25,7 +25,7 @@ def test_own():
     sum(range(3_000_000))
 
 def test_child():
-    subprocess.run([sys.executable, "-Ic", "sum(range(10_000_000))"], check=True)
+    subprocess.run([sys.executable, "-Ic", "sum(range(30_000_000))"], check=True)
 """
 
 
