@@ -104,11 +104,11 @@ class Reports:
         Their ranges are written again only under the new claims. The blocks themselves are never reported (again); in the WAL
         they become orphans. ``refused``: the driver's refusals, for the log.
         """
-        affected: set[TopicPartition] = set()
+        affected: dict[TopicPartition, None] = {}  # in an order that does not change from process to process
         for sealed in self.buffer.sealed.since(first):  # in order of sequence: a partition's pieces in order of offset
             self.buffer.sealed.forget(sealed)
             for part in sealed.pending.ranges:
-                affected.add(part.tp)
+                affected[part.tp] = None
                 self.buffer.hold(part.tp, part.from_offset, part.pieces, part.token)
         for tp in affected:
             self.buffer.hold_open(tp)
