@@ -67,7 +67,7 @@ def cache_directory(cache: str | Path | None = None) -> Path:
         return Path(given).resolve()
     root = Path(__file__).resolve().parents[3]
     if (root / "pyproject.toml").is_file():
-        return root / ".cache"
+        return (root / ".cache").resolve()  # Java's archives of classes hold the paths of their jars
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "forebay"
 
 

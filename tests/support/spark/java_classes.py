@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -10,10 +11,14 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from confluent_kafka import Consumer
+
 from driver.spark.java.class_archive import ClassArchive
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.embedded.jars import fetch_jars, find_java, jars_present
 from forebay.model.errors import ForebayError, UsageError
+from forebay.model.values import TopicPartition
+from tests.support.state.again import produce
 from tests.support.stores.hdfs import HADOOP, HdfsServer
 
 #: the second compiler costs a Spark that lives for seconds half of all its processor time
@@ -32,10 +37,10 @@ def share(create: bool) -> None:
         options += _spark_classes(create)
         if jars_present():
             jars = fetch_jars()
-            KafkaBroker.java_options = _used(jars.with_name(f"{jars.name}{java}.jsa"), _start_kafka if create else None)
+            KafkaBroker.java_options = _used(_archive_of(jars, java), _start_kafka if create else None)
         if HADOOP.present():
             jars = HADOOP.folder()
-            HdfsServer.class_archive = _used(jars.with_name(f"{jars.name}{java}.jsa"), _dump_hdfs if create else None)
+            HdfsServer.class_archive = _used(_archive_of(jars, java), _dump_hdfs if create else None)
     os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(options))
 
 
@@ -45,6 +50,12 @@ def _java() -> str | None:
         return str(Path(find_java()).resolve().parent.parent).replace("/", "-")
     except UsageError:
         return None
+
+
+def _archive_of(jars: Path, java: str) -> Path:
+    """Return where the archive of the classes in ``jars`` is. Java uses it only with jars of the same paths."""
+    place = hashlib.sha256(str(jars).encode()).hexdigest()[:8]
+    return jars.with_name(f"{jars.name}{java}-{place}.jsa")
 
 
 def _spark_classes(create: bool) -> tuple[str, ...]:
@@ -76,7 +87,13 @@ def _start_kafka(archive: Path) -> None:
         broker = KafkaBroker(folder)
         broker.java_options = (f"-XX:ArchiveClassesAtExit={archive}", *_QUIET)
         with broker:
-            broker.create_topic("t")
+            broker.create_topic("t", 1)
+            produce(broker.options, TopicPartition("t", 0), 10)
+            consumer = Consumer({**broker.options, "group.id": "g", "auto.offset.reset": "earliest"})
+            consumer.subscribe(["t"])
+            assert consumer.consume(10, 60.0)
+            consumer.commit(asynchronous=False)
+            consumer.close()
 
 
 def _dump_hdfs(archive: Path) -> None:
