@@ -317,7 +317,7 @@ def _differ(key: str, values: Sequence[tuple[str, str]]) -> None:
     for stream, value in values:
         if value in seen:
             raise SettingsError(
-                f"{key} = {value!r} is in two configurations (streams {seen[value]} and {stream}); each stream of a process "
+                f"{key} = {value!r} applies to two configurations (streams {seen[value]} and {stream}); each stream of a process "
                 "needs its own"
             )
         seen[value] = stream

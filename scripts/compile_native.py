@@ -48,7 +48,7 @@ def compile_library(root: Path) -> str:
     compiler = _own_compiler() or _packaged_compiler()
     if not compiler:
         return "there is no C compiler"
-    made = root / f"{_LIBRARY}.{os.getpid()}"
+    made = root / f"{_LIBRARY}.{os.getpid()}"  # .gitignore keeps it out of a package that is built at the same time
     try:
         done = subprocess.run(
             [*compiler, *_FLAGS, "-o", str(made), str(root / _SOURCE)], capture_output=True, text=True, check=False

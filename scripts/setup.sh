@@ -39,13 +39,20 @@ apt_install() {
     fi
 }
 
-# The system's python3 comes before the one on PATH: Debian builds it with profile-guided optimization, and a Python that was built
-# without takes a tenth to a fifth more time for all that is written in Python. One without the modules of a venv comes last.
+# Whether the Python $1 has a release that the project supports, and the modules $2.
+fits() { "$1" -c "import $2; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))" 2>/dev/null; }
+
+# PYTHON alone, if it is set. The system's python3 comes before the one on PATH: Debian builds it with profile-guided optimization, and
+# a Python that was built without takes a tenth to a fifth more time for all that is written in Python. One without the modules of a
+# venv comes last.
 find_python() {
+    if [ -n "${PYTHON:-}" ]; then
+        fits "$PYTHON" sys && command -v "$PYTHON"
+        return
+    fi
     for modules in sys,ensurepip,venv sys; do
-        for candidate in "${PYTHON:-}" /usr/bin/python3 python3 python3.13 python3.12 python3.11 python3.10; do
-            [ -n "$candidate" ] || continue
-            if "$candidate" -c "import $modules; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))" 2>/dev/null; then
+        for candidate in /usr/bin/python3 python3 python3.13 python3.12 python3.11 python3.10; do
+            if fits "$candidate" "$modules"; then
                 command -v "$candidate"
                 return
             fi
@@ -145,7 +152,7 @@ uv_install() {
         "$venv/bin/python" -m uv pip install -q --python "$venv/bin/python" --no-deps --no-build-isolation -e .
 }
 
-python=$(find_python) || stop "Python 3.10 to 3.13 was not found: install it, or name it with PYTHON=/path/to/python make setup"
+python=$(find_python) || stop "Python 3.10 to 3.13 was not found${PYTHON:+ by PYTHON=$PYTHON}: install it, or name it with PYTHON=/path/to/python make setup"
 if [ -x "$venv/bin/python" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$(wanted "$venv/bin/python")" ]; then
     install_java
     exit 0

@@ -69,7 +69,7 @@ class DriverChannel:
     """Sends requests to the driver in a thread, one at a time. It repeats none: the machine decides which to send again.
 
     ``tell`` is called once for each request with an input of the machine: the answer, or DriverFailed, Fenced, Misused (the
-    driver refused the registration as wrong use) or Broken.
+    driver refused the registration as wrong use) or ThreadFailure.
     """
 
     def __init__(self, name: str, client: DriverClient, tell: Callable[[inp.Input], None]) -> None:

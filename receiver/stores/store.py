@@ -111,8 +111,8 @@ class Store(ABC):
     """Stores pending blocks in order and reports the outcome of each.
 
     It has three threads: one encodes, one writes local copies, one stores all blocks that are gathered. ``tell`` gets
-    BlockStored, OutOfSpace, StoreAway, StoreFailed, Fenced or Broken, from any of them. Open the store (``with``) before the
-    first :meth:`put`. Closing it waits for the write in progress, not for the blocks that are queued.
+    BlockStored, OutOfSpace, StoreAway, StoreFailed, Fenced or ThreadFailure, from any of them. Open the store (``with``)
+    before the first :meth:`put`. Closing it waits for the write in progress, not for the blocks that are queued.
     """
 
     def __init__(

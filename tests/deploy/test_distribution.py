@@ -66,6 +66,11 @@ def test_sdist_makes_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     assert files_of(made) == files_of(wheel)
 
 
+def test_library_that_another_build_compiles_is_in_no_package() -> None:
+    """Several builds of one tree run at the same time; each writes its library under a name of its own first."""
+    assert run("git", "check-ignore", "forebay/kafka/native/gather.so.1.4711", folder=ROOT).strip()
+
+
 def test_wheel_installs_with_its_dependencies_into_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:
     """The environment holds nothing else, so a dependency that is not declared is missing here."""
     environment = tmp_path / "environment"

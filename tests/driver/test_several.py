@@ -55,8 +55,8 @@ def configure(tmp_path: Path, mock_broker: MockBroker, topic_name: Callable[[], 
 @pytest.mark.parametrize(
     ("driver", "spark", "message"),
     [
-        ({"stream": "a"}, {}, "stream = 'a' is in two configurations"),
-        ({"url": "http://127.0.0.1:7070"}, {}, r"'http://127.0.0.1:7070' is in two configurations \(streams a and b\)"),
+        ({"stream": "a"}, {}, "stream = 'a' applies to two configurations"),
+        ({"url": "http://127.0.0.1:7070"}, {}, r"'http://127.0.0.1:7070' applies to two configurations \(streams a and b\)"),
         ({"engine": "spark"}, {"spark.executor.memory": "2g"}, "spark: spark.executor.memory differs between stream 'a' and"),
     ],
 )  # fmt: skip

@@ -19,7 +19,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from forebay.model.errors import CorruptionError, MissingKeyError, SettingsError
-from forebay.model.identifiers import check_name
+from forebay.model.identifiers import NAME_RULE, check_name
 from forebay.model.values import BlockMeta
 from forebay.process.secret_file import read_secret, secret_path
 
@@ -140,9 +140,7 @@ def _parse(text: str, source: str) -> dict[str, bytes]:
             check_name("key id", key_id)
         except ValueError:
             # not shown: without an id, the first word may be the key itself
-            raise SettingsError(
-                f"{where}: a key's id has 1 to 64 letters, digits, '.', '_' and '-', the first a letter or digit"
-            ) from None
+            raise SettingsError(f"{where}: the id of a key: {NAME_RULE}") from None
         if key_id in keys:
             raise SettingsError(f"{where}: the key id {key_id!r} is used twice: give each key a different id")
         try:

@@ -182,9 +182,10 @@ class KafkaBroker:
             return
         tool = "kafka.tools.StorageTool"
         self._run_tool(java, classpath, tool, "format", "-t", self._cluster_id, "-c", str(properties))
-        # of a cache that this user can't change, the tool runs each time
-        if os.access(kept.parent, os.W_OK):
-            _write(kept, (self.directory / "data" / _FEATURES).read_bytes())
+        features = self.directory / "data" / _FEATURES
+        # without this file, or in a cache that this user can't change, the tool runs each time
+        if features.exists() and os.access(kept.parent, os.W_OK):
+            _write(kept, features.read_bytes())
 
     def _copy_format(self, kept: Path) -> None:
         """Write what Kafka's tool writes, without the second of a JVM."""

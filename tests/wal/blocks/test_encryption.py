@@ -115,8 +115,8 @@ def test_keys_come_from_a_file_or_the_environment_and_the_first_one_encrypts(tmp
         (f"one {WRITTEN_ONE[:-5]}", "line 1: key 'one' is not valid base64"),
         ("one " + base64.b64encode(ONE[:16]).decode(), "line 1: key 'one' has 16 bytes, not 32"),
         (f"one !{WRITTEN_ONE}", "line 1: key 'one' is not valid base64"),
-        (f"{WRITTEN_ONE} one", "line 1: a key's id has"),
-        (f"../one {WRITTEN_ONE}", "line 1: a key's id has"),
+        (f"{WRITTEN_ONE} one", "line 1: the id of a key: a name has"),
+        (f"../one {WRITTEN_ONE}", "line 1: the id of a key: a name has"),
         ("one ключ", "is not ASCII text"),
     ],
 )
