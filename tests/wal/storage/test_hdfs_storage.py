@@ -234,7 +234,7 @@ def test_the_active_name_node_of_a_service_is_found_behind_one_that_ended_and_on
         addresses = {"gone": "127.0.0.1:9", "hangs": f"127.0.0.1:{hangs.getsockname()[1]}"}
         addresses["active"] = hdfs_server.url.removeprefix("hdfs://")
         options = {f"dfs.namenode.rpc-address.service.{name}": address for name, address in addresses.items()}
-        options |= {"dfs.ha.namenodes.service": ",".join(addresses), "request_timeout": "500ms"}
+        options |= {"dfs.ha.namenodes.service": ",".join(addresses), "request_timeout": "3s"}
         storage = HdfsStorage(f"hdfs://service/{folder}", options)
         storage.put_new("a", b"x")
         once = storage.tried_for(0.0)
