@@ -334,9 +334,12 @@ def _new_id() -> str:
 
 
 def _write(file: Path, content: bytes) -> None:
-    """Write the file whole or not at all."""
+    """Write the file whole or not at all, also if this process is killed or the power fails."""
     new = file.with_name(f"{file.name}.{os.getpid()}")
-    new.write_bytes(content)
+    with new.open("wb") as written:
+        written.write(content)
+        written.flush()
+        os.fsync(written.fileno())
     new.replace(file)
 
 

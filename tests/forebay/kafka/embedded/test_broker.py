@@ -59,6 +59,37 @@ def test_copied_format_of_the_data_is_that_of_kafkas_tool(tmp_path: Path, monkey
     assert all(by_tool[key] != copied[key] for key in ("cluster.id", "directory.id"))
 
 
+@pytest.mark.parametrize("done", [0, 1])
+def test_folder_whose_format_was_interrupted_is_formatted_by_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int
+) -> None:
+    """The process is killed before a file gets its name, after ``done`` files of the format have theirs."""
+    kept = KAFKA.folder(tmp_path / "cache").parent / "bootstrap.checkpoint"
+    (kept.parent / "libs").mkdir(parents=True)
+    (kept.parent / "complete").touch()
+    kept.write_bytes(b"features")
+    named: list[Path] = []
+    real = Path.replace
+
+    def killed(self: Path, target: Path) -> Path:
+        if len(named) == done:
+            raise KeyboardInterrupt
+        named.append(real(self, target))
+        return target
+
+    broker = KafkaBroker(tmp_path / "broker", cache=tmp_path / "cache")
+    broker.directory.mkdir()
+    data = broker.directory / "data"
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            broker._format("java", "", tmp_path)
+    assert not (data / "meta.properties").exists(), "the folder counts as formatted"
+    broker._format("java", "", tmp_path)
+    assert (data / "bootstrap.checkpoint").read_bytes() == b"features"
+    assert "version=1\n" in (data / "meta.properties").read_text()
+
+
 def test_broker_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     """Otherwise it would keep its ports and its memory."""
     require_kafka()
