@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,7 @@ from direct.rdd import tasks
 from direct.rdd.tasks import TaskReading, read_batches
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume import range_reader
-from forebay.kafka.consume.range_reader import PartitionReader, Reading
+from forebay.kafka.consume.range_reader import Reading
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.options.access import KafkaAccess
@@ -39,20 +38,6 @@ def tp(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> TopicPartiti
     kafka_broker.create_topic(topic, 1)
     produce(kafka_broker.options, TopicPartition(topic, 0), 40)
     return TopicPartition(topic, 0)
-
-
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Where the consumers that were made began."""
-    positions: list[int] = []
-    real = PartitionReader.__init__
-
-    def noted(self: PartitionReader, access: KafkaAccess, tp: TopicPartition, *, position: int, **more: Any) -> None:
-        positions.append(position)
-        real(self, access, tp, position=position, **more)
-
-    monkeypatch.setattr(PartitionReader, "__init__", noted)
-    return positions
 
 
 def attempt(monkeypatch: pytest.MonkeyPatch, number: int) -> None:

@@ -59,20 +59,6 @@ def tp(kafka_broker: KafkaBroker, topic_name: Callable[[], str]) -> TopicPartiti
     return TopicPartition(topic, 0)
 
 
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The positions at which consumers were created."""
-    positions: list[int] = []
-    real = PartitionReader.__init__
-
-    def noted(self: PartitionReader, access: KafkaAccess, tp: TopicPartition, *, position: int, **more: Any) -> None:
-        positions.append(position)
-        real(self, access, tp, position=position, **more)
-
-    monkeypatch.setattr(PartitionReader, "__init__", noted)
-    return positions
-
-
 def span(tp: TopicPartition, begin: int, end: int, topic_id: str = "") -> OffsetRange:
     return OffsetRange(tp.topic, tp.partition, begin, end, topic_id)
 
