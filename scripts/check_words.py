@@ -3,8 +3,8 @@
     python scripts/check_words.py [PATH ...]
 
 Without a path it reads README, CONTRIBUTING, CHANGELOG, the Makefile, docs, the packages with their page and configurations,
-and the tests; with paths, only these files and folders. In a module it reads comments and strings; in the packages, also the
-names that it defines: classes, functions, arguments, constants, attributes and variables. Of tests it reads the tests' names.
+and the tests; with paths, only these files and folders. In a module it reads comments, strings and the names that it defines:
+classes, functions, arguments, constants, attributes and variables.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PACKAGES = (
     "forebay", "wal", "receiver", "driver", "executor_agent", "direct", "recovery", "deploy", "pyspark_forebay", "forebay_start",
     "examples", "benchmarks", "scripts",
 )  # fmt: skip
-#: folders whose names of classes, functions, arguments, constants, attributes and variables are read; not yet "tests"
+#: folders whose names of classes, functions, arguments, constants, attributes and variables are read
 FOLDERS_OF_NAMES = frozenset((*PACKAGES, "tests"))
 
 # each: the wording, and what to write instead
