@@ -26,7 +26,7 @@ from forebay.model.errors import ForebayError, UsageError
 from tests.support.kafka import shared_broker
 from tests.support.kafka.secured_broker import SecuredBroker
 from tests.support.processes import forked
-from tests.support.run import hangs, not_tested, profile, rewritten, run_state, shares
+from tests.support.run import hangs, idle_servers, not_tested, profile, rewritten, run_state, shares
 from tests.support.servers.apicurio import SchemaRegistry, require_apicurio
 from tests.support.servers.postgresql import PostgresServer, require_postgresql
 from tests.support.spark import java_classes
@@ -53,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(hangs.Hangs())
+    config.pluginmanager.register(idle_servers.IdleServers())
     if (folder := config.getoption("profile_to")) is not None:
         config.pluginmanager.register(profile.Profile(folder))
         if not hasattr(config, "workerinput"):
@@ -134,7 +135,7 @@ def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBrok
 
 @pytest.fixture(scope="session")
 def secured_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
-    """A real Apache Kafka with every login, TLS and an authorizer, one for the whole run. Make a topic of your own; don't stop
+    """A real Apache Kafka with every login, TLS and an authorizer, one for each share of tests. Make a topic of your own; don't stop
     it."""
     require_kafka()
     with SecuredBroker(tmp_path_factory.mktemp("secured")) as broker:
@@ -190,7 +191,7 @@ def _running(server: HdfsServer | SchemaRegistry, stop: Callable[[], None]) -> I
 
 @pytest.fixture(scope="session")
 def hdfs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsServer]:
-    """A real HDFS, one for the whole run. Work in a folder of your own; who stops a node starts it again."""
+    """A real HDFS, one for each share of tests. Work in a folder of your own; who stops a node starts it again."""
     require_hdfs(missing)
     server = HdfsServer(tmp_path_factory.mktemp("hdfs"))
     with _running(server, server.kill9):
@@ -199,7 +200,7 @@ def hdfs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsServer
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[PostgresServer]:
-    """A real PostgreSQL, one for the whole run. Work in a database, or tables, of your own."""
+    """A real PostgreSQL, one for each share of tests. Work in a database, or tables, of your own."""
     require_postgresql(missing)
     server = PostgresServer()
     try:
@@ -272,7 +273,7 @@ def topic_name(request: pytest.FixtureRequest) -> Callable[[], str]:
 
 @pytest.fixture(scope="session")
 def schema_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SchemaRegistry]:
-    """A real schema registry, one for the whole run. Register under subjects of your own; don't stop it."""
+    """A real schema registry, one for each share of tests. Register under subjects of your own; don't stop it."""
     require_apicurio(missing)
     server = SchemaRegistry(tmp_path_factory.mktemp("apicurio"))
     with _running(server, server.stop):
