@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Client
 from pathlib import Path
@@ -62,6 +64,16 @@ def test_a_broker_that_could_not_be_started_is_an_error_that_says_why(started: S
     started.error = "Kafka did not answer\nits log is empty"
     with pytest.raises(ForebayError, match=r"^Kafka did not answer\nits log is empty$"):
         find()
+
+
+def test_folders_of_killed_runs_are_removed_from_memory(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left, used = (tmp_path / f"forebay-broker-{pid}-x" for pid in (ended.pid, os.getpid()))
+    for folder in (left, used, tmp_path / "other"):
+        (folder / "kafka").mkdir(parents=True)
+    shared_broker._remove_of_killed_runs(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {used.name, "other"}
 
 
 def test_a_process_without_a_keeper_finds_none() -> None:

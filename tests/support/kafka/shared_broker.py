@@ -5,8 +5,10 @@ The first process of the run keeps it, and the others ask for its address by a s
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterable
@@ -24,6 +26,11 @@ from tests.support.run.shares import WORKERS_MAX
 #: the variable with the path of the socket
 VARIABLE = "TESTS_BROKER"
 _CLOSE = b""
+#: of the folder, before the id of the process that keeps it
+_PREFIX = "forebay-broker-"
+_MEMORY = "/dev/shm"
+#: several times what the topics of a run take
+_MEMORY_BYTES = 8 << 30
 _PATIENCE_SECONDS = 30.0
 #: names by the fixture ``topic_name``, and names by a random UUID
 _OF_ONE_TEST = re.compile(r"-\d+-\d+|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -63,7 +70,7 @@ class Keeper:
 
     def __init__(self, start: Callable[[Path], KafkaBroker]) -> None:
         self._start = start
-        self._folder = tempfile.TemporaryDirectory(prefix="forebay-broker-")
+        self._folder = tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", dir=_parent())
         self.path = str(Path(self._folder.name) / "socket")
         self._listener = Listener(self.path, family="AF_UNIX", backlog=WORKERS_MAX)
         self._broker: KafkaBroker | None = None
@@ -116,6 +123,23 @@ class Keeper:
             self._broker.kill9()  # nothing needs its data
         self._listener.close()
         self._folder.cleanup()
+
+
+def _parent() -> str | None:
+    """Return the folder in memory, or None without one that has room. There a topic costs a third: on a disk, most of the work of
+    a run's thousands of partitions is the creation of their files."""
+    with contextlib.suppress(OSError):
+        _remove_of_killed_runs(Path(_MEMORY))
+        if shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES:
+            return _MEMORY
+    return None
+
+
+def _remove_of_killed_runs(parent: Path) -> None:
+    """A run that is killed leaves its folder, which would take memory until the machine restarts."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        if not Path("/proc", folder.name.removeprefix(_PREFIX).partition("-")[0]).exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def of_many(groups: Iterable[str]) -> list[str]:
