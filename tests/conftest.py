@@ -139,8 +139,8 @@ def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBrok
 
 @pytest.fixture(scope="session")
 def secured_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
-    """A real Apache Kafka with every login, TLS and an authorizer, one for each share of tests. Make a topic of your own; don't stop
-    it."""
+    """A real Apache Kafka with every login, TLS and an authorizer, one for each share of tests. Make a topic of your own; don't
+    stop it."""
     require_kafka()
     with SecuredBroker(tmp_path_factory.mktemp("secured")) as broker:
         yield broker

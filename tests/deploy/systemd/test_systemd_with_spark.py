@@ -16,6 +16,7 @@ from forebay.kafka.embedded.jars import cache_directory, find_java
 from tests.conftest import require_kafka
 from tests.support.processes.booted import Booted
 from tests.support.processes.units import AGENT, DATA, DRIVER, FOREBAY, machine_with_the_wheel, override
+from tests.support.spark.java_classes import SPARK_OPTIONS
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -46,6 +47,7 @@ batch_interval = "200ms"
 journal_reserve = "0B"
 [spark]
 "spark.master" = "local[2]"
+"spark.driver.extraJavaOptions" = "{" ".join(SPARK_OPTIONS)}"
 [agent]
 blocks = "{DATA}/blocks"
 capacity = 2

@@ -25,7 +25,9 @@ class IdleServers:
         self._running: list[Setup] = []
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> Iterator[None]:
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+    ) -> Iterator[None]:
         if fixturedef.argname in SERVERS:
             self._running.append((fixturedef, request))
         return (yield)
@@ -37,5 +39,5 @@ class IdleServers:
         if nextitem is None or share_of(nextitem.nodeid) != share_of(item.nodeid):
             while self._running:
                 fixture, request = self._running.pop()
-                fixture.finish(request)
+                fixture.finish(request)  # type: ignore[arg-type]  # it is a SubRequest, a class that pytest does not export
         return result
