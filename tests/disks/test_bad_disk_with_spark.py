@@ -18,6 +18,7 @@ import pytest
 
 from driver.batches.job.batch import Batch
 from driver.batches.job.work import BatchWork
+from driver.batches.tasks.reading import LARGE_BYTES
 from driver.spark.engine import SparkEngine
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import UnreadableBlockError
@@ -159,9 +160,10 @@ def test_batch_whose_mapped_copy_loses_its_pages_is_completed_from_the_wal(
 ) -> None:
     """The worker ends by SIGBUS. Spark runs the task again in another worker, or, in plain local mode, the driver the batch."""
     topic = topic_name()
-    kafka_broker.create_topic(topic)
+    kafka_broker.create_topic(topic, 1)
     with (
-        Flow(kafka_broker.options, topic, rate=200, padding=4000) as flow,
+        # large record batches: a task copies small ones when it joins them, and then uses no page of the file
+        Flow(kafka_broker.options, topic, rate=100, partitions=[0], padding=LARGE_BYTES // 25) as flow,
         Cluster(
             tmp_path, kafka_broker.options, [topic], receivers=1, engine="spark", job="losing:job", start=False,
             wal={"compression": "none"}, receiver={"block_interval": "500ms"}, driver={"batch_interval": "500ms"},

@@ -166,7 +166,7 @@ def test_points_and_ranges_of_an_older_leader_are_compared_with_the_newer_leader
             patch.setattr(log_cuts, "Consumer", LeaderKnown)
             assert admin.cuts({tp: LogPoint(90, old)}) == {tp: 80}
     unknown = f"the leader of {tp} does not know leader epoch {new + 7}"
-    with KafkaAdmin(broker.options, timeout_seconds=2.0) as admin, pytest.raises(UnreachableError, match=unknown):
+    with KafkaAdmin(broker.options, timeout_seconds=6.0) as admin, pytest.raises(UnreachableError, match=unknown):
         admin.cuts({tp: LogPoint(90, new + 7)})
 
     access = KafkaAccess(broker.options, "forebay-executor-g")
