@@ -112,7 +112,7 @@ def missing(reason: str) -> None:
 
 
 #: of a broker that no test kills, and where no record is deleted by age. With the intervals of other brokers, heartbeats to its
-#: own controller and looks at all its partitions are more than half of its work while no test uses it
+#: own controller and looks at all its partitions are about half of its work while no test uses it
 RARE_CHECKS = {
     "broker.heartbeat.interval.ms": "20000", "broker.session.timeout.ms": "90000",
     "log.retention.check.interval.ms": "5000", "log.cleaner.backoff.ms": "1000",

@@ -126,8 +126,8 @@ class Keeper:
 
 
 def _parent() -> str | None:
-    """Return the folder in memory, or None without one that has room. There a topic costs a third: on a disk, most of the work of
-    a run's thousands of partitions is the creation of their files."""
+    """Return the folder in memory, or None without one that has room. On a disk, most of the work for a run's thousands of
+    partitions is the creation of their files."""
     with contextlib.suppress(OSError):
         _remove_of_killed_runs(Path(_MEMORY))
         if shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES:

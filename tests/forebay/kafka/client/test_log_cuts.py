@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 import pytest
@@ -13,7 +12,7 @@ from confluent_kafka import TopicPartition as WirePartition
 from forebay.kafka.client import log_cuts
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.log_cuts import LeaderEnds, LogPoint
-from forebay.kafka.consume.range_reader import PartitionReader, Reading, forget_consumers, read_range
+from forebay.kafka.consume.range_reader import Reading, forget_consumers, read_range
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.kafka.options.access import KafkaAccess
@@ -187,21 +186,13 @@ def test_points_and_ranges_of_an_older_leader_are_compared_with_the_newer_leader
 
 
 def test_kept_consumer_serves_no_range_of_another_leader(
-    kafka_broker: KafkaBroker, topic_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+    kafka_broker: KafkaBroker, topic_name: Callable[[], str], made: list[int]
 ) -> None:
     """It may have fetched records that the next leader's log does not have."""
     tp = TopicPartition(topic_name(), 0)
     kafka_broker.create_topic(tp.topic, 1)
     produce(kafka_broker.options, tp, 30)
     access = KafkaAccess(kafka_broker.options, "forebay-executor-g")
-    made: list[int] = []
-    real = PartitionReader.__init__
-
-    def noted(self: PartitionReader, access: KafkaAccess, tp: TopicPartition, *, position: int, **more: Any) -> None:
-        made.append(position)
-        real(self, access, tp, position=position, **more)
-
-    monkeypatch.setattr(PartitionReader, "__init__", noted)
     first = OffsetRange(tp.topic, 0, 0, 10, leader_epoch=5)
     for span in (first, msgspec.structs.replace(first, from_offset=10, until_offset=20)):
         assert sum(batch.num_rows for batch in read_range(access, span, Reading())) == 10
