@@ -1,11 +1,12 @@
 """Forebay's real processes in a folder: starting, killing, pausing and awaiting them, their settings, logs and failpoints.
 
 Each process has a log file. What a failpoint or a test killed is started again. Every wait is for a condition, with a deadline; a
-wait without success fails with the end of every log.
+wait without success ends the processes, and fails with the end of every log and the stacks of all threads.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -35,6 +36,7 @@ COMMAND = str(Path(sys.executable).with_name("forebay"))
 _ROOT = str(Path(__file__).parents[3])  # the processes run the code that the test sees
 _STREAM = "stream"
 _TAIL_LINES = 25
+_ABORT_SECONDS = 5.0
 
 Found = TypeVar("Found")
 Process: TypeAlias = "subprocess.Popen[bytes] | forked.Forked"
@@ -344,7 +346,8 @@ class Services:
     ) -> Found:
         """Wait until ``condition`` returns a true value, and return it. Meanwhile restart killed processes.
 
-        Fails after ``seconds``, and immediately when a process ended by itself that is not in ``may_end``.
+        Fails after ``seconds``, which ends the processes, and immediately when a process ended by itself that is not in
+        ``may_end``.
         """
         start = time.monotonic()
         while True:
@@ -354,7 +357,8 @@ class Services:
             self._tend(may_end, what)
             waited = time.monotonic() - start
             if waited > seconds:
-                raise AssertionError(f"waited {seconds:g} s without success for: {what}\n{self.describe()}")
+                described = self.describe()
+                raise AssertionError(f"waited {seconds:g} s without success for: {what}\n{described}\n{self._stacks()}")
             time.sleep(pause_after(waited))
 
     def _tend(self, may_end: Sequence[str], what: str) -> None:
@@ -376,6 +380,20 @@ class Services:
             lines = self.log(name).splitlines()[-_TAIL_LINES:]
             state = "down" if service.process is None else f"pid {service.process.pid}, code {service.process.poll()}"
             parts.append(f"---- {name} ({state}, starts {service.starts})\n" + "\n".join(lines))
+        return "\n".join(parts)
+
+    def _stacks(self) -> str:
+        """End the processes, and return the stacks of all their threads, which Python writes on SIGABRT (``faulthandler``)."""
+        parts = []
+        for name, service in self._services.items():
+            process = service.process
+            if process is None or process.poll() is not None:
+                continue
+            before = len(self.log(name))
+            process.send_signal(signal.SIGABRT)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a paused one does not end
+                process.wait(_ABORT_SECONDS)
+            parts.append(f"---- stacks of {name}\n{self.log(name)[before:]}")
         return "\n".join(parts)
 
     def log_file(self, name: str) -> Path:
