@@ -69,7 +69,7 @@ def test_a_driver_killed_in_the_middle_of_a_spark_job_runs_it_again_with_the_sam
 def spark_cluster(folder: Path, broker: KafkaBroker, topic: str, job: str) -> Cluster:
     return Cluster(
         folder, broker.options, [topic], receivers=1, engine="spark", job=f"jobs:{job}", start=False,
-        driver={"batch_interval": "500ms"},
+        driver={"batch_interval": "500ms", "lease_duration": "20s"},  # it may be renewed late while another Spark starts
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ def pytest_configure(config):
     config.pluginmanager.register(hangs.Hangs())
 """
 CASES = """
-import ctypes, threading, pytest
+import ctypes, os, signal, threading, pytest
 
 @pytest.mark.timeout(1)
 def test_waits_in_native_code():
@@ -27,12 +27,16 @@ def test_waits_in_native_code():
 def test_leaves_a_thread():
     threading.Thread(target=threading.Event().wait, name="left").start()
 
+def test_leaves_a_child():
+    if not os.fork():
+        signal.pause()
+
 def test_fine():
     pass
 """
 
 
-def test_hanging_test_fails_alone_and_left_thread_is_named(tmp_path: Path) -> None:
+def test_hanging_test_fails_alone_and_what_tests_leave_is_named(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(PLUGIN)
     (tmp_path / "test_cases.py").write_text(CASES)
     done = subprocess.run(
@@ -40,7 +44,8 @@ def test_hanging_test_fails_alone_and_left_thread_is_named(tmp_path: Path) -> No
          "-o", "timeout=60", tmp_path],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
-    assert "1 failed, 2 passed" in done.stdout, done.stdout + done.stderr
+    assert "1 failed, 3 passed" in done.stdout, done.stdout + done.stderr
     assert "crashed while running 'test_cases.py::test_waits_in_native_code'" in done.stdout
     assert "in test_waits_in_native_code" in done.stderr, "its stack"
     assert "tests left threads that do not end: left" in done.stderr
+    assert "tests left a forked child" in done.stderr, "it would keep the output open for ever"

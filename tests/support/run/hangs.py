@@ -1,18 +1,21 @@
-"""Ends a test that hangs, and a run that a test's thread would keep from ending. Both print the stacks of all threads.
+"""Ends a test that hangs, and a run that a test's thread or forked child would keep from ending.
 
 pytest-timeout raises in a test after its time limit. It cannot end a test that waits in native code, and a thread that the test
-started keeps the interpreter from exiting. In both cases this plug-in ends the process: pytest-xdist then reports the running
-test as failed and continues in another process.
+started keeps the interpreter from exiting. In both cases this plug-in prints the stacks of all threads and ends the process:
+pytest-xdist then reports the running test as failed and continues in another process. A forked child has the run's output open,
+and a reader of that output would wait for its end: the plug-in kills each child that is left.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +48,9 @@ class Hangs:
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
+        for child in _forked_children():
+            os.write(self._stderr, f"tests left a forked child, {child}, which is killed now\n".encode())
+            os.kill(child, signal.SIGKILL)
         deadline = time.monotonic() + _THREADS_SECONDS
         left = [thread for thread in threading.enumerate() if not thread.daemon and thread not in self._before]
         for thread in left:
@@ -56,6 +62,13 @@ class Hangs:
             faulthandler.dump_traceback(self._stderr)
             os._exit(self._status or pytest.ExitCode.TESTS_FAILED)
         os.close(self._stderr)
+
+
+def _forked_children() -> list[int]:
+    """Return the children that still run this process's program: they have its arguments, and none if they are zombies."""
+    own = Path("/proc/self/cmdline").read_bytes()
+    children = [int(child) for file in Path("/proc/self/task").glob("*/children") for child in file.read_text().split()]
+    return [child for child in children if Path(f"/proc/{child}/cmdline").read_bytes() == own]
 
 
 def _limit_seconds(item: pytest.Item) -> float:

@@ -18,6 +18,7 @@ import pytest
 from hdfs_native import AsyncClient, AsyncFileWriter
 
 from forebay.model.errors import OutOfSpaceError, StoreError
+from tests.support.processes.child import exit_code_of_child
 from tests.support.stores.hdfs import DATA_NODE, NAME_NODE, HdfsServer
 from wal.segments.frame import Frame, FrameKind
 from wal.segments.scan import scan_segment
@@ -422,35 +423,22 @@ def test_file_with_a_folders_name_is_not_a_taken_name(storage: HdfsStorage) -> N
 # ---- one process, its children, its settings -------------------------------------------------------------------------
 
 
-def _in_a_child(work: Callable[[], bool]) -> int:
-    """Run ``work`` in a forked child; return 0 if it returned True."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            signal.alarm(60)  # a hang ends the child, not the test
-            code = 0 if work() else 2
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 def test_a_forked_child_has_a_client_of_its_own(url: str) -> None:
     """An inherited client hangs: its threads do not exist in the child, and its connections are the parent's."""
     storage = HdfsStorage(url)
     one_attempt = HdfsStorage(url, {"request_timeout": "10s", "retry_timeout": "0ms"})
     storage.put_new("a", b"x")
 
-    def work() -> bool:
+    def work() -> int:
         same = one_attempt.read("a") == b"x"
         storage.replace("b", b"y")
-        return same and storage.read("b") == b"y"
+        return 0 if same and storage.read("b") == b"y" else 1
 
     assert one_attempt.read("a") == b"x"
-    assert _in_a_child(work) == 0
+    assert exit_code_of_child(work) == 0
     assert one_attempt.read("a") == b"x"
     with hdfs_connection._connecting:  # by a thread that the child does not have
-        assert _in_a_child(work) == 0
+        assert exit_code_of_child(work) == 0
     assert storage.read("b") == b"y"
 
 

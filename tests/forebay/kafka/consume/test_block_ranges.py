@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import socket
 import threading
 import time
@@ -297,25 +295,6 @@ def test_unusable_options_are_named_without_secrets(access: KafkaAccess) -> None
     with pytest.raises(SettingsError, match="ca") as caught:
         read_ranges(KafkaAccess(options, "g"), [], False)
     assert "s3cret" not in str(caught.value)
-
-
-def test_forked_child_uses_its_own_client(access: KafkaAccess, tp: TopicPartition) -> None:
-    """Spark's workers fork, and a client can't be used after a fork."""
-    produce(access.options, tp, 20)
-    wanted, rows = taken_in(access.options, tp)
-    read_ranges(access, [wanted], False)
-    assert len(block_ranges.kept_readers) == 1
-    child = os.fork()
-    if not child:
-        code = 1
-        signal.alarm(60)
-        try:
-            (found,) = read_ranges(access, [wanted], False)
-            code = 0 if joined(list(found.batches)) == joined([rows]) and len(block_ranges.kept_readers) == 1 else 2
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
 
 
 def test_concurrent_callers_have_separate_clients_and_few_are_kept(access: KafkaAccess, tp: TopicPartition) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +12,6 @@ import pytest
 from confluent_kafka import Producer
 
 from forebay.kafka.client.admin import KafkaAdmin
-from forebay.kafka.client.idle_clients import IdleClients
 from forebay.kafka.consume import range_reader
 from forebay.kafka.consume.range_reader import PartitionReader, Reading, read_range
 from forebay.kafka.consume.spans import OffsetRange
@@ -147,57 +144,11 @@ def test_concurrent_readers_have_separate_consumers(access: KafkaAccess, tp: Top
     assert made == [0, 10, 10, 10]  # the kept one serves the first to come
 
 
-def test_forked_child_uses_its_own_consumer(access: KafkaAccess, tp: TopicPartition, made: list[int]) -> None:
-    """Spark's workers fork, and a client can't be used after a fork."""
-    produce(access.options, tp, 30)
-    assert offsets(access, span(tp, 0, 10)) == list(range(10))
-    child = os.fork()
-    if not child:
-        code = 1
-        signal.alarm(60)
-        try:
-            code = 0 if offsets(access, span(tp, 10, 20)) == list(range(10, 20)) and made == [0, 10] else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert offsets(access, span(tp, 10, 30)) == list(range(10, 30))
-    assert made == [0]
-
-
 def test_required_number_of_records_is_checked(access: KafkaAccess, tp: TopicPartition) -> None:
     produce(access.options, tp, 10)
     with pytest.raises(RangeNotHeldError, match=r"\[0, 10\): Kafka holds 10 records instead of 9"):
         offsets(access, msgspec.structs.replace(span(tp, 0, 10), records=9))
     assert offsets(access, msgspec.structs.replace(span(tp, 0, 10), records=10)) == list(range(10))
-
-
-def test_idle_consumers_are_bounded_in_number_and_time(access: KafkaAccess, tp: TopicPartition) -> None:
-    """INV-6."""
-    clock, closed = ManualClock(), list[str]()
-
-    class Client:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def close(self) -> None:
-            closed.append(self.name)
-
-    kept: IdleClients[Client] = IdleClients(2, 60.0, clock)
-    for name in "abc":
-        kept.keep("k", Client(name))
-    assert closed == ["a"]
-    assert kept.take("other") is None
-    newest = kept.take("k")
-    assert newest is not None
-    assert newest.name == "c"
-    clock.advance(59)
-    kept.keep("k", newest)
-    clock.advance(1)
-    kept.sweep()
-    assert closed == ["a", "b"]
-    assert len(kept) == 1
-    kept.clear()
-    assert closed == ["a", "b", "c"]
 
 
 def test_partly_read_range_leaves_no_consumer(access: KafkaAccess, tp: TopicPartition, made: list[int]) -> None:

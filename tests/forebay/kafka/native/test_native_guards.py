@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import shutil
-import signal
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -21,6 +19,7 @@ from forebay.kafka.native import library as native_library
 from forebay.kafka.native.library import GROUP, ITEM, PATH, Functions, Library, MessageStruct, library
 from forebay.kafka.native.record_queue import RecordQueue
 from tests.support.kafka.polling import Reader, partitions_of, poll_until
+from tests.support.processes.child import exit_code_of_child
 
 _HEADERS = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
 _HEADER_AT = ctypes.CFUNCTYPE(
@@ -144,22 +143,10 @@ def test_threads_load_the_library_one_after_the_other(monkeypatch: pytest.Monkey
     assert free == [False], "checked once, while other threads wait"
 
 
-def _exit_code_of_child(step: Callable[[], int]) -> int:
-    child = os.fork()
-    if not child:
-        signal.alarm(30)
-        code = 99
-        try:
-            code = step()
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 def test_plug_in_that_no_python_has_set_up_lets_a_client_start(tmp_path: Path) -> None:
     """librdkafka may load the file before this process does, as from an option of the user."""
     fresh = shutil.copy(PATH, tmp_path / "fresh.so")  # its own variables: no functions yet
-    assert _exit_code_of_child(lambda: int(ctypes.CDLL(str(fresh)).conf_init(None, None, None, 0))) == 0
+    assert exit_code_of_child(lambda: int(ctypes.CDLL(str(fresh)).conf_init(None, None, None, 0))) == 0
 
 
 def test_forked_child_does_not_end_the_queue_of_its_parent() -> None:
@@ -172,7 +159,7 @@ def test_forked_child_does_not_end_the_queue_of_its_parent() -> None:
         queue.close()
         return len(ended)
 
-    assert _exit_code_of_child(close_in_child) == 0
+    assert exit_code_of_child(close_in_child) == 0
     queue.close()
     assert ended == [7]
 

@@ -1,0 +1,23 @@
+"""A step in a forked child of this process."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+_SECONDS_MAX = 60
+
+
+def exit_code_of_child(step: Callable[[], int]) -> int:
+    """Run ``step`` in a forked child and return its result; 99 if it raised, and minus SIGALRM if it hung."""
+    child = os.fork()
+    if not child:
+        code = 99
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the child even if it waits in native code
+            signal.alarm(_SECONDS_MAX)
+            code = step()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
