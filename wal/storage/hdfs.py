@@ -43,6 +43,7 @@ from wal.storage.protocol import (
     check_path,
     not_appendable,
 )
+from wal.storage.retries import retrying
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -338,12 +339,11 @@ class HdfsStorage:
 
         ``what``: what failed, for errors. ``missing``: the path in FileNotFoundError; None if that is an error of the store.
         """
-        attempts = tenacity.Retrying(
-            stop=tenacity.stop_after_delay(self._retry_seconds),
+        attempts = retrying(
+            seconds=self._retry_seconds,
             wait=tenacity.wait_random_exponential(0.1, _DELAY_SECONDS_MAX),
-            retry=tenacity.retry_if_exception_type(TransientError),
             sleep=tenacity.sleep_using_event(threading.Event()),  # never set
-            reraise=True,
+            what=f"{self._authority}: {what}",
         )
         try:
             for trial in attempts:

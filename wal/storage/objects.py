@@ -31,6 +31,7 @@ from forebay.model.text import split_url
 from wal.storage.object_errors import BeyondTheEndError, BrokenConnectionError, UploadEndedError, translated
 from wal.storage.object_options import ObjectLimits, refuse_unknown
 from wal.storage.protocol import AppendFile, Paths, TransientError, check_path, is_path, not_appendable
+from wal.storage.retries import retrying
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -309,12 +310,11 @@ class ObjectStorage:
             raise translated(error, f"{self._scheme}://{what}", seconds) from None
 
     def _repeated(self, request: Callable[[], T]) -> T:
-        attempts = tenacity.Retrying(
-            sleep=self._pause,
-            stop=tenacity.stop_all(tenacity.stop_after_delay(self._retry_seconds), tenacity.stop_after_attempt(2)),
+        attempts = retrying(
+            seconds=self._retry_seconds,
+            attempts_min=2,
             wait=tenacity.wait_random_exponential(RETRY_SECONDS_MIN, RETRY_SECONDS_MAX),
-            retry=tenacity.retry_if_exception_type(TransientError),
-            reraise=True,
+            sleep=self._pause,
         )
         return attempts(request)
 

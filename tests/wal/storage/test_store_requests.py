@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from random import Random
 
 import pytest
 
 from forebay.model.errors import StoreError
 from tests.support.stores.contract import Store
+from wal.storage import retries
 
 
 @pytest.mark.parametrize("kind", ["reset", "reset-after", "silence", "silence-after", "half-answer", "half-request"])
@@ -105,6 +107,22 @@ def test_request_to_absent_store_fails_after_its_retry_time(proxied: Store) -> N
     assert fault.met > 1
     with pytest.raises(StoreError, match="can't be listed"):
         storage.list("s")
+
+
+def test_request_that_is_retried_for_some_time_is_named_once_in_the_log(
+    proxied: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A driver that waits for its journal at its start has nothing else to show."""
+    assert proxied.proxy is not None
+    storage = proxied.open(retry_timeout="900s")
+    for seconds, path in ((800.0, "s/short"), (0.0, "s/long")):
+        monkeypatch.setattr(retries, "WARNED_AFTER_SECONDS", seconds)
+        proxied.proxy.arm("status", status=503, times=3)
+        storage.put_new(path, b"x")
+    (warning,) = caplog.messages
+    assert re.fullmatch(
+        r"s3://\S*s/long can't be written: .*503.*; the request is tried again for \d{3} s more", warning
+    )
 
 
 def test_client_below_does_not_retry_by_itself(proxied: Store) -> None:
