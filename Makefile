@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
 PYTHON_IN := .venv/bin/python
-# how many processes run the tests side by side: two more than there are cores, or a number (0: this one alone)
+# how many processes run the tests side by side: three more than there are cores, or a number (0: this one alone)
 WORKERS ?= auto
 export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON_IN)
 # an import that is compiled anew takes twice as long, and the tests start hundreds of processes

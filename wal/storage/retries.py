@@ -10,7 +10,7 @@ import tenacity
 from wal.storage.protocol import TransientError
 
 _log = logging.getLogger("wal.storage")
-#: time of failed attempts after which the log names a request: nobody waits for a store without being told
+#: time of failed attempts after which the log names the request, so that a process that waits for a store shows it
 WARNED_AFTER_SECONDS = 5.0
 
 

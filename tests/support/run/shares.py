@@ -71,8 +71,8 @@ TOGETHER = {
     "tests/deploy/systemd/test_systemd.py": "systemd",
     "tests/deploy/systemd/test_systemd_with_spark.py": "systemd-with-spark",
 }
-#: three more take a twentieth less time, but then tests run into limits of others: Spark gives a planner ten seconds
-_WORKERS_MORE_THAN_CORES = 2
+#: with more, tests would run into limits of others: Spark gives a planner ten seconds
+_WORKERS_MORE_THAN_CORES = 3
 WORKERS_MAX = 8
 
 
