@@ -7,6 +7,7 @@ again. Nothing is lost or repeated in either case (INV-2, INV-3).
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 
 from forebay.kafka.embedded.broker import KafkaBroker
 from tests.support.faulty.machine import FaultyCluster
-from tests.support.faulty.shim import SYNC, WRITE
+from tests.support.faulty.shim import READ, SYNC, WRITE
 from tests.support.kafka.flow import Flow
 
 pytestmark = pytest.mark.kafka
@@ -74,6 +75,28 @@ def test_faults_that_pass_end_no_process_and_lose_nothing(
             shim.heal()
 
         assert all(cluster.starts(name) == 1 for name in cluster.names), cluster.describe()
+
+
+def test_failed_reads_of_the_wal_cost_no_record_and_an_unread_journal_is_not_opened(
+    tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+) -> None:
+    """INV-2, INV-3. A batch reads from Kafka what the WAL's disk does not return; a driver guesses nothing of its journal."""
+    with stream(tmp_path, kafka_broker, topic_name(), receiver={"local_copies": False}) as (cluster, _):
+        driver = cluster.shims["driver"]
+        driver.fail(READ, errno.EIO, part="/wal/")
+        cluster.wait(lambda: (s := cluster.status()) and s.tiers.get("kafka"), "blocks read from Kafka")
+        go_on(cluster)
+        assert cluster.wait(cluster.status, "status").tiers["wal: failed"] > 0
+        driver.heal()
+
+        cluster.kill9("driver")
+        driver.fail(READ, errno.EIO, part="/journal/stream/epoch-")
+        cluster.restart("driver")
+        assert cluster.await_end("driver") == 1
+        assert re.search(r"ERROR .*/journal/stream/epoch-\S+ can't be read: Input/output error", cluster.log("driver"))
+        driver.heal()
+        cluster.restart("driver")
+        go_on(cluster)
 
 
 @pytest.mark.long
