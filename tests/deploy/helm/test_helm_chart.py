@@ -167,6 +167,7 @@ def test_pods_name_what_is_there(in_kubernetes: tuple[Manifests, Settings]) -> N
         assert {mount["name"] for mount in container["volumeMounts"]} == volumes
         assert container["args"][:2] == ["--config", "/etc/forebay/forebay.toml"]
         assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
         secret = next(volume["secret"] for volume in pod["volumes"] if "secret" in volume)
         assert secret["defaultMode"] & 0o007 == 0, "a file that everybody may read is refused"

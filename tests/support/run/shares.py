@@ -57,6 +57,7 @@ TOGETHER = {
     "tests/driver/web/test_page.py": "page",
     "tests/driver/web/test_running_stream.py": "running-page",
     "tests/cluster/test_hosts.py": "hosts",
+    "tests/deploy/docker/test_read_only_root.py": "read-only-root",
     "tests/deploy/test_quickstart.py": "quickstart",
     "tests/docs/test_tutorial.py": "tutorial",
     "tests/deploy/test_terminal.py": "terminal",
