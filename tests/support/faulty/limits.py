@@ -7,7 +7,7 @@ import itertools
 import os
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -31,6 +31,10 @@ class MemoryGroup:
     def add(self, pid: int) -> None:
         """Add a process; pages that it has already are not counted, those it gets from now on are."""
         (self._folder / "cgroup.procs").write_text(str(pid))
+
+    def command(self, command: Sequence[str]) -> list[str]:
+        """Return ``command`` so that it is in the group from its first page on."""
+        return ["sh", "-c", 'echo $$ > "$0"; exec "$@"', str(self._folder / "cgroup.procs"), *command]
 
     def limit(self, size_bytes: int) -> None:
         """Set the limit. If the processes use more, the kernel frees what it can before this call returns."""
