@@ -171,7 +171,7 @@ class Protocol(HttpToolsProtocol):
             await self._drained()
         if message["type"] == EXTENSION:
             await self._send_file(cycle, message["file"], message["offset"], message["count"])
-        else:
+        elif not self._is_lost(cycle):  # uvicorn marks only the newest of several requests in a connection
             await cycle.send(message)
 
     async def _drained(self) -> None:

@@ -30,8 +30,8 @@ STARVED_BYTES = 256 * 1024
 def test_services_killed_by_the_kernel_for_lack_of_memory_lose_and_repeat_nothing(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
-    """INV-1, INV-2, INV-3. A receiver dies while it holds blocks that the driver has not accepted, and the driver in the middle of a
-    job with batches behind it."""
+    """INV-1, INV-2, INV-3. A receiver dies while it holds blocks that the driver has not accepted. A driver dies in the middle
+    of a job with batches behind it."""
     topic = topic_name()
     kafka_broker.create_topic(topic)
     with (
