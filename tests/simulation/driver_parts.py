@@ -54,7 +54,7 @@ class CheckedTracker:
     def decide(self, request: Request, now: float, now_ms: int) -> Decision:
         driver = self._driver
         driver.tracker.receivers.id_limits = driver.world.id_limits
-        return driver.world.invariants.decide(driver, request)
+        return driver.world.invariants.decide(driver, request, now, now_ms)
 
 
 def decision_loop(driver: DriverProcess) -> DriverLoop:
@@ -82,7 +82,7 @@ def clean_up(driver: DriverProcess, history: HistoryWriter) -> tuple[SnapshotCop
         storage,
         stream=world.stream,
         epoch=driver.journal.epoch,
-        clock=driver.clock,
+        clock=driver.ageing,
         interval_seconds=0.0,
         limits=limits,
         new_uid=world.new_uid,
@@ -93,7 +93,7 @@ def clean_up(driver: DriverProcess, history: HistoryWriter) -> tuple[SnapshotCop
         None if world.options.copies else CleanedWal(storage, limits, copies),
         history_writer=cast(Any, SteppedStore(history, {"append": "archive"}, lambda _: None)),
         stream=world.stream,
-        clock=driver.clock,
+        clock=driver.ageing,
         pause_seconds=1.0,
         failed=driver.fail,
     )

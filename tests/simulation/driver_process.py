@@ -20,10 +20,12 @@ from driver.decision_loop.loop import DriverLoop
 from driver.journal.files import newest_claim
 from driver.journal.leadership.lease import LeaseKeeper
 from driver.journal.log.writing import Journal
+from driver.journal.retention_clock import newest_completion_ms
 from driver.tracker import CopyRules, Tracker
 from driver.tracker.options import CursorRules
 from driver.tracker.requests import KeepWindow, Request
 from forebay.model.errors import StoreError, TurnedAwayError, UnreachableError
+from forebay.process.clock import Clock
 from tests.simulation import driver_parts
 from tests.simulation.block_reading import BlockReading
 from tests.simulation.driver_steps import DriverSteps
@@ -66,6 +68,7 @@ class DriverProcess:
         self.ended: BaseException | None = None
         self.journal: Journal
         self.tracker: Tracker
+        self.ageing: Clock  # of completions and clean-up, as in ``driver.service.composition``
         self.leading = False
         self.queue: deque[Waiting] = deque()
         self.loop: DriverLoop
@@ -272,6 +275,9 @@ class DriverProcess:
             self.tracker.replicas.rules = CopyRules(
                 copies=world.options.copies, timeout_seconds=AGENT_SECONDS, room_bytes=1
             )
+        self.ageing = world.kinds.retention_clock(
+            self.clock, world.options.retention_ms / 1000, newest_completion_ms(state)
+        )
         world.invariants.opened(self)
 
     def _lead(self) -> None:

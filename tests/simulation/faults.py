@@ -129,6 +129,11 @@ class Faults:
     def _jump(self, process: str, number: int) -> None:
         self.clocks[process] = self.clocks.get(process, 0) + JUMPS_MS[number]
 
+    def set_drivers_ahead(self) -> None:
+        """The wall clocks of all drivers jump a day ahead."""
+        for driver in self._world.drivers:
+            self._jump(driver.name, JUMPS_MS.index(86_400_000))
+
     def _odd_steps(self) -> Iterator[Step]:
         """A message with an extreme number reaches a driver, besides the right one. Its answer reaches no process."""
         leading = [driver for driver in self._world.drivers if driver.leading and driver.running]

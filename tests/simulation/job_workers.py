@@ -86,7 +86,7 @@ class JobWorkers:
             self._world.invariants.job_done(self._driver, work.batch_id, work.replay, tuple(rows), tuple(past))
             yield "complete"
             try:
-                yield Complete(work.batch_id, self._driver.clock.wall_ms(), 1, work.replay)
+                yield Complete(work.batch_id, self._driver.ageing.wall_ms(), 1, work.replay)
             except RefusedError:
                 raise AssertionError("each batch is in work once") from None
             self._in_work.discard((work.replay, work.batch_id))

@@ -35,6 +35,7 @@ from forebay.kafka.consume.block_ranges import RangeProgress, Wanted
 from forebay.model.columns import Start
 from forebay.model.errors import StoreError, TurnedAwayError
 from forebay.model.values import Block, TopicPartition
+from forebay.process.clock import Clock
 from receiver import actions as act
 from receiver.blocks.pending_block import Piece
 from receiver.inputs import BlockStored
@@ -425,6 +426,11 @@ def trusting_rebuilt(evidence: rebuild.Evidence, new_timeline: int, time_ms: int
     return rebuild.rebuilt(replace(evidence, found=found), new_timeline, time_ms, cause)
 
 
+def wall_clock(clock: Clock, retention_seconds: float, newest_ms: int | None) -> Clock:
+    """Ages completed batches by the wall clock of the driver's host."""
+    return clock
+
+
 @dataclass(frozen=True, slots=True)
 class Mistake:
     """``invariant``: the one that its trace violates, and only with the mistake planted."""
@@ -462,6 +468,7 @@ MISTAKES = (
     # no process may replay an intent to delete blocks that a cursor holds
     _mistake("clean-up-under-a-cursor", "INV-7", tracker=ForgetfulOfCursorsTracker),
     _mistake("clean-up-on-what-no-copy-covers", "INV-8", tracker=UncoveredTracker),
+    _mistake("clean-up-by-the-wall-clock", "INV-8", retention_clock=wall_clock),
     _mistake("rebuild-that-trusts-the-highest-token-alone", "INV-4", rebuilt=trusting_rebuilt),
     _mistake("completed-with-the-highest", "INV-3", tracker=HighestTracker),
     _mistake("clean-up-under-a-window", "INV-8", driver=ForgetfulOfWindowsDriver, tracker=ForgetfulOfWindowsTracker),

@@ -12,6 +12,8 @@ from forebay.settings.schema import ReceiverSettings
 
 STREAM = "sim"
 TOPIC = "t"
+#: a retention that no run outlasts: only a clock that is wrong lets clean-up delete a completed batch by its age
+LONG_RETENTION_MS = 3_600_000
 #: of every driver and receiver; blocks are smaller than a file of settings could make them
 SETTINGS = msgspec.structs.replace(
     from_values(
@@ -124,6 +126,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         faults = tuple(fault for fault in drawn.faults if fault != "journal" and random.random() < 0.6)
         one_host_name = random.random() < 0.3
         damage, recovers = random.randrange(1, 1_000), random.random() < 0.6
+        keeps_long = "clock" in more and random.random() < 0.5
         return msgspec.structs.replace(
             drawn,
             faults=(*faults, *more),
@@ -131,6 +134,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             one_host_name=one_host_name,
             damage=damage,
             recovers=recovers,
+            retention_ms=LONG_RETENTION_MS if keeps_long else drawn.retention_ms,
+            retention_bytes=0 if keeps_long else drawn.retention_bytes,
+            segment_bytes=1 if keeps_long else drawn.segment_bytes,  # a segment for each block: each may fall due
         )
 
     @classmethod

@@ -16,9 +16,10 @@ from driver.journal.block_index import Place
 from driver.journal.history import HistoryWriter
 from driver.journal.log import opening as journal
 from driver.journal.receiver_limits import IdLimits
+from driver.journal.retention_clock import RetentionClock
 from driver.tracker import Tracker
 from forebay.model.values import TopicPartition
-from forebay.process.clock import ManualClock
+from forebay.process.clock import Clock, ManualClock
 from receiver.machine import ReceiverMachine
 from recovery import rebuild
 from tests.simulation.calm import CalmRounds
@@ -69,6 +70,7 @@ class Kinds:
     adoption: type[AdoptionThread] = AdoptionThread
     loop: type[DriverLoop] = DriverLoop
     kafka_tier: type[KafkaTier] = KafkaTier
+    retention_clock: Callable[..., Clock] = RetentionClock
 
 
 @dataclass(slots=True)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from driver.journal.log import reading as journal
 from driver.journal.state import State
 from tests.simulation.invariants.record import Record
 from tests.simulation.invariants.violation import InvariantViolation
+from tests.simulation.options import LONG_RETENTION_MS
 from wal.segments import layout
 
 if TYPE_CHECKING:
     from tests.simulation.driver_process import DriverProcess
     from tests.simulation.world import World
+
+
+#: part of a long retention that must pass before a deletion; the rest allows for clocks that differ little, and are trusted
+KEPT_SHARE = 0.5
 
 
 class Deletion:
@@ -23,6 +29,7 @@ class Deletion:
         self._record = record
         self._copies_signature: Any = None
         self._covering: frozenset[str] | None = None
+        self._done_at: dict[str, float] = {}  # block → when the first job that read it returned
 
     def check(self, state: State) -> None:
         """Check that nothing needs the blocks of segments whose deletion is intended."""
@@ -37,7 +44,23 @@ class Deletion:
                     )
                 if block.id not in state.released:
                     raise InvariantViolation("INV-8", f"{path} is to be deleted, its block {block.id} is needed")
+                self._check_age(path, block.id)
                 self._record.cleaned.add(block.id)
+
+    def job_done(self, block_ids: Iterable[str]) -> None:
+        for block_id in block_ids:
+            self._done_at.setdefault(block_id, self._world.now)
+
+    def _check_age(self, path: str, block_id: str) -> None:
+        """INV-8: a completed batch stays as long as ``wal.retention`` says, by the time that passes."""
+        options = self._world.options
+        if options.retention_ms < LONG_RETENTION_MS or options.retention_bytes or block_id in self._record.cleaned:
+            return
+        age_seconds = self._world.now - self._done_at.get(block_id, self._world.now)
+        if age_seconds < options.retention_ms / 1000 * KEPT_SHARE:
+            raise InvariantViolation(
+                "INV-8", f"{path} is to be deleted by its age, the job of {block_id} returned {age_seconds:.0f} s ago"
+            )
 
     def _copies_call_released(self) -> frozenset[str] | None:
         """Return the blocks that are released in each of the last two snapshot copies beside the WAL; None if there are

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from driver.journal import history
 from driver.journal.state import State
@@ -17,6 +17,7 @@ from tests.simulation.invariants.record import Record
 from tests.simulation.invariants.violation import InvariantViolation
 
 if TYPE_CHECKING:
+    from tests.simulation.driver_process import DriverProcess
     from tests.simulation.world import World
 
 
@@ -39,7 +40,6 @@ class Invariants:
         self.deleting = self._deletion.deleting
         self.copy_deleted = self._deletion.copy_deleted
         self.block_read = self._batches.block_read
-        self.job_done = self._batches.job_done
         self.query_read = self._batches.query_read
         self.published = self._batches.published
         self.settled = self._batches.settled
@@ -72,6 +72,12 @@ class Invariants:
         """Return whether the durable journal names a snapshot copy."""
         self._record.refresh()
         return self.durable is not None and bool(self.durable.copies)
+
+    def job_done(
+        self, driver: DriverProcess, batch_id: int, replay: int, rows: tuple[Any, ...], past: tuple[int, ...]
+    ) -> None:
+        self._batches.job_done(driver, batch_id, replay, rows, past)
+        self._deletion.job_done(block_id for block_ids, _ in rows for block_id in block_ids)
 
     def check(self) -> None:
         self._record.refresh()

@@ -65,12 +65,12 @@ class Processes:
         if driver.tracker.state.index != self._record.state.build_index():
             raise InvariantViolation("INV-7", f"{driver.name}'s index of blocks is not that of its state")
 
-    def decide(self, driver: DriverProcess, request: Request) -> Decision:
-        """Let the tracker decide, and check the decision (INV-4)."""
+    def decide(self, driver: DriverProcess, request: Request, now: float, now_ms: int) -> Decision:
+        """Let the tracker decide by the driver's clock, and check the decision (INV-4)."""
         is_claim = isinstance(request, m.ClaimRequest)
         tokens = {key: p.token for key, p in driver.tracker.state.partitions.items()} if is_claim else {}
         try:
-            decision = driver.tracker.decide(request, self._world.now, self._world.wall_ms)
+            decision = driver.tracker.decide(request, now, now_ms)
         except BrokenInvariant as error:
             raise InvariantViolation(named(error), f"{driver.name} decided it: {error}") from error
         except ForebayError as refusal:

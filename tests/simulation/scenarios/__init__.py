@@ -31,6 +31,7 @@ SCENARIOS: dict[str, Callable[[], Script]] = {
     "range-written-twice-under-one-token": intake.range_written_twice_under_one_token,
     "two-openers-act": leadership.two_openers_act,
     "refusal-after-take-over": leadership.refusal_after_take_over,
+    "clean-up-by-the-wall-clock": clean_up.clean_up_by_the_wall_clock,
     "clean-up-on-what-no-copy-covers": clean_up.clean_up_on_what_no_copy_covers,
     "rebuild-that-trusts-the-highest-token-alone": leadership.rebuild_that_trusts_the_highest_token_alone,
     "history-forgets-what-came-while-it-waited": clean_up.history_forgets_what_came_while_it_waited,

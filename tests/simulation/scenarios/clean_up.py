@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.simulation.faults import JUMPS_MS
+from tests.simulation.options import LONG_RETENTION_MS
 from tests.simulation.script import CLEAN, LOOP, RECEIVER, Script
 
 
@@ -153,6 +155,20 @@ def clean_up_on_what_no_copy_covers() -> Script:
     script.run(*LOOP, *CLEAN, "d1 clean:archive", until=lambda: script.world.can("d1 clean:scan"))
     script.do("d1 clean:scan", "d1 clean:judge", "d1 decide")
     script.perhaps("d1 append", "d1 sync")
+    return script
+
+
+def clean_up_by_the_wall_clock() -> Script:
+    """A batch is completed. Then the wall clock of the driver's host jumps ahead by a day, and clean-up runs."""
+    script = Script(segment_bytes=1, retention_ms=LONG_RETENTION_MS, faults=("clock",))
+    script.begin("r1")
+    for until in (4, 8):
+        script.do("produce t/0 4")
+        script.run(*RECEIVER, *LOOP, until=lambda until=until: script.position() == until)  # type: ignore[misc]
+    script.run(*LOOP, "d1 timer", "d1 job", until=lambda: script.completed() > 0)
+    script.do(f"d1 clock {JUMPS_MS.index(86_400_000)}", "time 29")
+    for _ in range(30):
+        script.perhaps(*LOOP, *CLEAN, "d1 clean:archive", "d1 clean:scan", "d1 clean:judge")
     return script
 
 
