@@ -20,7 +20,7 @@ from executor_agent.store import BlockStore
 from forebay import messages as m
 from forebay.model.errors import ForebayError, UnreachableError
 from forebay.model.values import Block
-from forebay.process.clock import ManualClock
+from forebay.process.clock import Clock
 from tests.simulation.scheduler import Step, as_fault
 from tests.simulation.shells import SteppedEvent, SteppedThread, Task, pause, stepped
 from wal.blocks import BLOCK_SUFFIX, COPY_SUFFIX, StoredBlock, local_files, read_stored
@@ -39,7 +39,7 @@ _FOLDER = Path("/dev/shm")
 class LateClock:
     """A clock by which every file is old: the driver may not rely on the age of the blocks that a heartbeat names."""
 
-    def __init__(self, clock: ManualClock) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
     def wall_ms(self) -> int:
@@ -53,9 +53,7 @@ class CheckedStore(BlockStore):
     """The agent's store, whose deletions are checked before they happen."""
 
     def __init__(self, host: Host) -> None:
-        super().__init__(
-            host.directory, quota_bytes=QUOTA_BYTES, clock=LateClock(host.world.clock), may_delete_copies=False
-        )
+        super().__init__(host.directory, quota_bytes=QUOTA_BYTES, clock=LateClock(host.clock), may_delete_copies=False)
         self._host = host
 
     def delete(self, stream: str, block_id: str) -> bool:
@@ -79,7 +77,7 @@ class Agent:
         self._host = host
         self._beats = 0
         self.awaits = 0
-        clock = host.world.clock
+        clock = host.clock
         self.store = CheckedStore(host)
         self.store.open()
         self.heartbeat = Heartbeat(
@@ -133,6 +131,7 @@ class Host:
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
+        self.clock = world.clock_of(name.removeprefix("host-"))  # that of the receiver on it
         self.directory = Path(tempfile.mkdtemp(prefix="forebay-sim-", dir=_FOLDER if _FOLDER.is_dir() else None))
         finalize(self, shutil.rmtree, self.directory, True)
         self.files: dict[str, bytes] = {}

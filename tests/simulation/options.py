@@ -14,6 +14,8 @@ STREAM = "sim"
 TOPIC = "t"
 #: a retention that no run outlasts: only a clock that is wrong lets clean-up delete a completed batch by its age
 LONG_RETENTION_MS = 3_600_000
+#: share by which a host's clock may run fast or slow
+DRIFT_MAX = 0.01
 #: of every driver and receiver; blocks are smaller than a file of settings could make them
 SETTINGS = msgspec.structs.replace(
     from_values(
@@ -80,7 +82,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     damage: int = 0  # seed of damage to blocks, once the faults have ended; 0: none
     recovers: bool = False  # an operator then recovers the WAL; else tasks read it
     one_host_name: bool = False  # all receivers' hosts have the same name
+    drift: int = 0  # seed of the rates by which hosts' clocks run fast or slow; 0: all clocks run alike
     quiet: int = 5  # factor on the weight of each step that is no fault
+
+    def drift_of(self, host: str) -> float:
+        """Return by which share the clock of ``host`` runs fast; slow if it is negative."""
+        return Random(f"{self.drift} {host}").uniform(-DRIFT_MAX, DRIFT_MAX) if self.drift else 0.0
 
     @classmethod
     def drawn(cls, seed: int) -> Options:
@@ -111,6 +118,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             trigger=random.choice(("interval", "late", "late", "continuous")),
             warm_rounds=random.choice((0, 5, 10)),
             orphan=random.random() < 0.4,
+            drift=seed + 1 if seed % 2 else 0,
         )
         if drawn.wal_objects and random.random() < 0.5:  # this store shows no free space
             return msgspec.structs.replace(

@@ -138,6 +138,19 @@ def test_the_command_runs_seeds_replays_traces_and_reports(tmp_path: Path, capsy
     assert "decisions in their order were reached, 0 failures were found" in (tmp_path / "simulation.md").read_text()
 
 
+def test_clocks_of_hosts_drift_apart_and_processes_of_one_host_share_a_clock() -> None:
+    world = World(Options(drift=1))
+    world.clock.advance(1000.0)
+    clocks = {name: world.clock_of(name) for name in ("r1.1", "r1.2", "r2.1", "d1")}
+    seen = {name: clock.monotonic() for name, clock in clocks.items()}
+    assert seen["r1.1"] == seen["r1.2"]
+    assert len(set(seen.values())) == 3
+    assert all(0 < abs(seconds - 1000.0) <= 10.0 for seconds in seen.values())
+    for name, clock in clocks.items():
+        assert clock.wall_ms() == pytest.approx(1_000_000 + seen[name] * 1000, abs=1)
+    assert World(Options()).clock_of("r1.1").monotonic() == 0.0
+
+
 def test_a_faulty_store_hides_no_byte_from_the_invariants() -> None:
     store = FaultyStorage("forgetful://test", lambda _: None)
     store.replace("a/b", b"0123456789")

@@ -90,17 +90,19 @@ class Query:
 
 
 class HostClock:
-    """A host's clock: its wall time may be off by ``off_ms()``."""
+    """A host's clock: it runs fast or slow by ``drift``, a share, and its wall time may be off by ``off_ms()``."""
 
-    def __init__(self, clock: ManualClock, off_ms: Callable[[], int]) -> None:
+    def __init__(self, clock: ManualClock, off_ms: Callable[[], int], drift: float = 0.0) -> None:
         self._clock = clock
         self._off_ms = off_ms
+        self._drift = drift
 
     def wall_ms(self) -> int:
-        return max(0, self._clock.wall_ms() + self._off_ms())
+        drifted_ms = self._clock.monotonic() * 1000 * self._drift
+        return max(0, int(self._clock.wall_ms() + drifted_ms) + self._off_ms())
 
     def monotonic(self) -> float:
-        return self._clock.monotonic()
+        return self._clock.monotonic() * (1 + self._drift)
 
 
 class World:
@@ -147,7 +149,8 @@ class World:
 
     def clock_of(self, process: str) -> HostClock:
         """Return the clock of the host on which the process runs."""
-        return HostClock(self.clock, lambda: self.faults.clocks.get(process, 0))
+        drift = self.options.drift_of(process.partition(".")[0])  # the processes of a receiver run on one host
+        return HostClock(self.clock, lambda: self.faults.clocks.get(process, 0), drift)
 
     @property
     def wall_ms(self) -> int:
