@@ -10,8 +10,15 @@ from tests.simulation import mutations
 from tests.simulation.guards import GUARDS, Guard
 from tests.simulation.mutations import ROOT, Score, measure, table, without
 
-#: guards whose removals these tests measure
-SHARE = ("epoch-of-a-receiver", "check-after-the-sync", "new-epoch-for-a-new-process")
+#: guards whose removals the simulation notices within seconds
+SHARE = (
+    "epoch-of-a-receiver",
+    "check-after-the-sync",
+    "new-epoch-for-a-new-process",
+    "past-instance-registers-again",
+)
+#: guards whose removals the simulation has not noticed within a minute, and the guard's test notices within seconds
+TESTED = ("polled-under-an-older-generation", "claim-only-after-a-commit")
 
 
 @pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: guard.name)
@@ -28,6 +35,12 @@ def test_guards_have_names_of_their_own() -> None:
 def test_simulation_notices_the_removal(name: str) -> None:
     score = measure(next(guard for guard in GUARDS if guard.name == name))
     assert score.by == "simulation", score
+
+
+@pytest.mark.parametrize("name", TESTED)
+def test_named_test_notices_the_removal(name: str) -> None:
+    score = measure(next(guard for guard in GUARDS if guard.name == name), 0)
+    assert score.by == "test", score
 
 
 def test_guard_that_is_not_there_is_an_error() -> None:
