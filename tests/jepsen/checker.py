@@ -17,6 +17,7 @@ import itertools
 import json
 import sys
 import time
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -41,13 +42,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class JobRun:
-    """One run of a batch by the job: its rows (topic, partition, offset, value), and monotonic times of begin and end."""
+    """One run of a batch by the job: its rows (topic, partition, offset, value), and monotonic times of begin and end, which the
+    hosts have in common. ``driver``: host and process id of the driver that ran it. ``epoch``: the driver's journal epoch."""
 
     batch_id: int
     rows: tuple[tuple[str, int, int, str], ...]
     began: float
     ended: float
     driver: str
+    epoch: int
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,13 @@ class Evidence:
             found[run.batch_id].append(run)
         return found
 
+    def last_runs(self) -> dict[int, JobRun]:
+        """Return batch id → the run that completed the batch, if it is completed: the last one in the newest epoch that ran it. A
+        driver that ran it after another one had read that it was not completed, so no run of an older epoch completed it."""
+        return {
+            batch_id: max(runs, key=lambda run: (run.epoch, run.began)) for batch_id, runs in self.runs_of().items()
+        }
+
     def incarnations(self) -> dict[Place, list[Mapping[str, Any]]]:
         """Return what the audit printed about each partition, by incarnation."""
         found: dict[Place, list[Mapping[str, Any]]] = defaultdict(list)
@@ -85,7 +95,10 @@ class Evidence:
 
 def check(evidence: Evidence) -> list[Finding]:
     """Return all violations, by rule."""
-    rules = (audited, reruns, journal, rows_of_batches, records, acknowledged, leadership, order, commits, processes)
+    rules = (
+        audited, reruns, journal, rows_of_batches, records, acknowledged,
+        leadership, drivers, effects, shown_early, order, commits, processes,
+    )  # fmt: skip
     return [finding for rule in rules for finding in rule(evidence)]
 
 
@@ -238,9 +251,87 @@ def leadership(e: Evidence) -> Iterator[Finding]:
                 yield Finding("leadership", text)
 
 
-def order(e: Evidence) -> Iterator[Finding]:
-    """A batch begins when the one before it was finished by some run."""
+def drivers(e: Evidence) -> Iterator[Finding]:
+    """The driver that claimed an epoch, and no other one, runs batches in this epoch and shows a status of it."""
+    # an owner is HOST-PID-RANDOM
+    claims = {claim["epoch"]: claim["owner"].rpartition("-")[0].replace("-", " ") for claim in e.epochs}
+    for (epoch, driver), count in Counter((run.epoch, run.driver) for run in e.runs).items():
+        owner = claims.get(epoch, "no driver")
+        if owner != driver:
+            yield Finding("driver", f"{driver} ran {count} batches in epoch {epoch:x}, which {owner} claimed")
+    for epoch, host in sorted({(shown["epoch"], shown["driver"]) for shown in e.seen}):
+        owner = claims.get(epoch, "no driver")
+        if owner.partition(" ")[0] != host:
+            yield Finding("driver", f"{host} showed a status of epoch {epoch:x}, which {owner} claimed")
+
+
+def effects(e: Evidence) -> Iterator[Finding]:
+    """When a batch of a newer epoch has begun, no run of an older epoch completes a batch.
+
+    A driver reads what the older epochs completed before it runs a batch, and it fences them before it reads. A fenced driver's
+    job may run to its end, and its driver may begin the run of a batch that it had chosen before: these runs are no violation.
+    But what they finish is not completed, so a newer epoch runs the batch. Hence:
+
+    - The run that completed a batch ended before a run of a newer epoch began.
+    - If a batch ran in an epoch, its driver knew that all earlier batches are completed, and so do the drivers of newer epochs:
+      no newer epoch runs an earlier batch.
+    - A run begins when its batch is durable, so the journal has the batch.
+    """
+    last = e.last_runs()
+    known = {batch["batch_id"] for batch in e.batches}
+    for batch_id in sorted(last.keys() - known):
+        yield Finding(
+            "unknown batch", f"batch {batch_id} ran on {last[batch_id].driver}, and the journal does not have it"
+        )
     runs = e.runs_of()
+    #: epoch → its first run
+    firsts = {run.epoch: run for run in sorted(e.runs, key=lambda run: -run.began)}
+    newest = (0, 0)  # epoch, and number of the batch that ran in it
+    for batch in e.batches:
+        if batch["batch_id"] not in runs:
+            continue
+        number, by = batch["number"], last[batch["batch_id"]]
+        for later in firsts.values():
+            if _is_completed(batch) and later.epoch > by.epoch and later.began < by.ended:
+                text = f"batch {number}: {by.driver} ended its run in epoch {by.epoch:x} at {by.ended:.3f}; "
+                text += f"{later.driver} had begun a batch in epoch {later.epoch:x} at {later.began:.3f}"
+                yield Finding("outdated completion", text)
+        oldest = min(run.epoch for run in runs[batch["batch_id"]])
+        if oldest < newest[0]:
+            text = f"batch {number} ran in epoch {oldest:x}, and the earlier batch {newest[1]} in the newer epoch {newest[0]:x}"
+            yield Finding("epoch order", text)
+        newest = max(newest, (by.epoch, number))
+
+
+def shown_early(e: Evidence) -> Iterator[Finding]:
+    """No status shows a batch as completed before the run that completed it has ended."""
+    last = e.last_runs()
+    #: ends of the ranges of completed batches, in order, and for each one when the run ended, and the batch
+    ends: dict[Line, list[int]] = defaultdict(list)
+    ended: dict[Line, list[tuple[float, int]]] = defaultdict(list)
+    for batch in e.batches:
+        if _is_completed(batch) and batch["batch_id"] in last:
+            for r in sorted(batch["ranges"], key=lambda r: r["from"]):
+                ends[r["topic"], r["partition"], r["life"]].append(r["until"])
+                ended[r["topic"], r["partition"], r["life"]].append((last[batch["batch_id"]].ended, batch["number"]))
+    for shown in e.seen:
+        for topic, partition, incarnation, _, completed in shown["partitions"]:
+            line = (topic, partition, incarnation)
+            count = bisect_right(ends[line], completed)
+            if count and (found := ended[line][count - 1])[0] > shown["at"]:
+                text = f"{shown['driver']} showed {line} completed until {completed} in epoch {shown['epoch']:x} at "
+                text += f"{shown['at']:.3f}, and batch {found[1]} was finished at {found[0]:.3f}"
+                yield Finding("shown early", text)
+
+
+def _is_completed(batch: Mapping[str, Any]) -> bool:
+    """Whether the batch is completed by a run of the job."""
+    return batch["completed_ms"] is not None and not batch["skipped"]
+
+
+def order(e: Evidence) -> Iterator[Finding]:
+    """No run of a batch begins before the run that completed the batch before it has ended."""
+    runs, last = e.runs_of(), e.last_runs()
     finished = 0.0
     for batch in e.batches:
         mine = runs.get(batch["batch_id"], ())
@@ -248,7 +339,7 @@ def order(e: Evidence) -> Iterator[Finding]:
             continue
         if min(run.began for run in mine) < finished:
             yield Finding("job order", f"batch {batch['number']} began before the one before it was finished")
-        finished = min(run.ended for run in mine)
+        finished = last[batch["batch_id"]].ended
 
 
 def commits(e: Evidence) -> Iterator[Finding]:
@@ -311,7 +402,7 @@ def read_run(path: Path) -> JobRun:
         for line in file:
             topic, partition, offset, value = line.rstrip("\n").split("\t")
             rows.append((topic, int(partition), int(offset), value))
-    return JobRun(head["id"], tuple(rows), head["began"], head["ended"], head["driver"])
+    return JobRun(head["id"], tuple(rows), head["began"], head["ended"], head["driver"], head["epoch"])
 
 
 def read_kafka(
@@ -361,7 +452,7 @@ def describe(evidence: Evidence, findings: list[Finding]) -> str:
     lines = [
         f"{sum(map(len, evidence.kafka.values()))} records in Kafka, {len(evidence.acked)} acknowledged"
         + (f" ({lost} lost by Kafka in unclean elections)" if lost else ""),
-        f"{len(evidence.batches)} batches in {len(evidence.runs)} finished runs, {len(evidence.epochs)} journal epochs kept, "
+        f"{len(evidence.batches)} batches in {len(evidence.runs)} finished runs, {len(evidence.epochs)} journal epochs, "
         f"{len({shown['epoch'] for shown in evidence.seen})} leaders seen in {len(evidence.seen)} looks at the status",
     ]
     for line in evidence.audit["lives"]:

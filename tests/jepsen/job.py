@@ -28,7 +28,8 @@ def keep(batch, read):
         )
     ]
     driver = f"{socket.gethostname()} {os.getpid()}"
-    head = {"id": batch.id, "rerun": batch.rerun, "driver": driver, "began": began, "ended": time.monotonic()}
+    head = {"id": batch.id, "rerun": batch.rerun, "driver": driver, "epoch": batch.epoch}
+    head |= {"began": began, "ended": time.monotonic()}
     path = OUT / f"{batch.id}-{os.getpid()}-{time.monotonic_ns()}"
     path.write_text(json.dumps(head) + "\\n" + "".join(rows))
     path.rename(path.with_suffix(".run"))

@@ -38,8 +38,12 @@ def incarnation(topic: str, number: int, start: int, until: int) -> dict[str, An
     }  # fmt: skip
 
 
-def shown(epoch: int, driver: str, position: int) -> dict[str, Any]:
-    return {"epoch": epoch, "driver": driver, "partitions": [["safe", 0, 1, position, position]]}
+def shown(at: float, epoch: int, driver: str, position: int) -> dict[str, Any]:
+    return {"at": at, "epoch": epoch, "driver": driver, "partitions": [["safe", 0, 1, position, position]]}
+
+
+def claim(epoch: int, owner: str) -> dict[str, Any]:
+    return {"epoch": epoch, "owner": owner}
 
 
 def rows(topic: str, begin: int, until: int, tag: str = "v") -> tuple[tuple[str, int, int, str], ...]:
@@ -47,7 +51,8 @@ def rows(topic: str, begin: int, until: int, tag: str = "v") -> tuple[tuple[str,
 
 
 def good() -> Evidence:
-    """Three batches over two leaders. Kafka lost [4, 6) of the risky partition after a batch had it, as the audit says."""
+    """Three batches over two leaders. Kafka lost [4, 6) of the risky partition after a batch had it, as the audit says. The first
+    leader was suspended during batch 2, and finishes its run of it after the second one has completed the batch."""
     return Evidence(
         kafka={SAFE: {o: v for _, _, o, v in rows("safe", 0, 10)},
                RISKY: {o: v for _, _, o, v in (*rows("risky", 0, 4), *rows("risky", 4, 5, "w"))}},
@@ -55,12 +60,12 @@ def good() -> Evidence:
         committed={SAFE: 10, RISKY: 6},
         acked=(*rows("safe", 0, 10), *rows("risky", 0, 6)),
         runs=(
-            JobRun(1, rows("safe", 0, 5), 1.0, 2.0, "d1"),
-            JobRun(2, (*rows("safe", 5, 8), *rows("risky", 0, 6)), 3.0, 4.0, "d1"),
-            JobRun(2, (*rows("safe", 5, 8), *rows("risky", 0, 6)), 5.0, 6.0, "d2"),
-            JobRun(3, (*rows("safe", 8, 10), *rows("risky", 4, 5, "w")), 7.0, 8.0, "d2"),
+            JobRun(1, rows("safe", 0, 5), 1.0, 2.0, "d1 7", 1),
+            JobRun(2, (*rows("safe", 5, 8), *rows("risky", 0, 6)), 3.0, 9.0, "d1 7", 1),
+            JobRun(2, (*rows("safe", 5, 8), *rows("risky", 0, 6)), 5.0, 6.0, "d2 8", 2),
+            JobRun(3, (*rows("safe", 8, 10), *rows("risky", 4, 5, "w")), 7.0, 8.0, "d2 8", 2),
         ),
-        seen=(shown(1, "d1", 5), shown(1, "d1", 8), shown(2, "d2", 8), shown(2, "d2", 10)),
+        seen=(shown(0.5, 1, "d1", 0), shown(2.5, 1, "d1", 5), shown(6.5, 2, "d2", 8), shown(8.5, 2, "d2", 10)),
         audit={
             "findings": [], "batches_completed": 3,
             "lives": [incarnation("safe", 1, 0, 10), incarnation("risky", 1, 0, 6), incarnation("risky", 2, 4, 5)],
@@ -68,7 +73,7 @@ def good() -> Evidence:
         audit_code=0,
         batches=(batch(1, ("safe", 1, 0, 5)), batch(2, ("safe", 1, 5, 8), ("risky", 1, 0, 6)),
                  batch(3, ("safe", 1, 8, 10), ("risky", 2, 4, 5))),
-        epochs=({"epoch": 2},),
+        epochs=(claim(1, "d1-7-0aef"), claim(2, "d2-8-1bc5"), claim(3, "d1-9-77d0")),
         unclean=frozenset({RISKY}),
         processes=({"name": "d1", "code": 4, "during": "pause d1", "traceback": ""},),
     )  # fmt: skip
@@ -100,9 +105,20 @@ PLANTED: dict[str, Callable[[Evidence], Evidence]] = {
     "silent loss": lambda e: with_audit(e, lives=e.audit["lives"][:2]),
     "missing": lambda e: replace(e, kafka={**e.kafka, SAFE: {**e.kafka[SAFE], 10: "vsafe10"}}),
     "lost by Kafka": lambda e: replace(e, acked=(*e.acked, ("safe", 0, 10, "vsafe10"))),
-    "moved back": lambda e: replace(e, seen=(shown(1, "d1", 8), shown(1, "d1", 5))),
-    "leadership": lambda e: replace(e, seen=(shown(1, "d1", 9), shown(2, "d2", 8), shown(2, "d2", 10))),
-    "job order": lambda e: with_run(e, 3, replace(e.runs[3], began=3.5)),
+    "moved back": lambda e: replace(e, seen=(shown(7.0, 1, "d1", 8), shown(8.0, 1, "d1", 5))),
+    "leadership": lambda e: replace(e, seen=(shown(2.5, 1, "d1", 9), shown(6.5, 2, "d2", 8), shown(8.5, 2, "d2", 10))),
+    "driver": lambda e: with_run(e, 3, replace(e.runs[3], driver="d1 7")),
+    "unknown batch": lambda e: replace(e, runs=(*e.runs, JobRun(4, rows("safe", 8, 10), 7.5, 9.0, "d1 7", 1))),
+    # the run of the second leader did not end, and that of the first one ended too late
+    "outdated completion": lambda e: replace(
+        e, runs=(*e.runs[:2], replace(e.runs[3], began=8.9, ended=9.9)), seen=(*e.seen[:2], shown(9.95, 2, "d2", 10))
+    ),
+    # both leaders went on from batch 2, which both had finished
+    "epoch order": lambda e: replace(
+        e, runs=(*e.runs, replace(e.runs[3], began=9.0, ended=9.9, driver="d1 7", epoch=1))
+    ),
+    "shown early": lambda e: replace(e, seen=(*e.seen[:3], shown(7.5, 2, "d2", 10))),
+    "job order": lambda e: with_run(e, 2, replace(e.runs[2], ended=7.5)),
     "commit": lambda e: replace(e, committed={SAFE: 11}),
     "process": lambda e: replace(e, processes=({**e.processes[0], "traceback": "KeyError: 'x'"},)),
 }
@@ -119,8 +135,34 @@ def test_planted_violation_is_found(rule: str) -> None:
 
 
 def test_two_drivers_that_lead_in_one_epoch_are_found() -> None:
-    seen = (shown(1, "d1", 5), shown(1, "d2", 5))
-    assert [finding.rule for finding in checker.check(replace(good(), seen=seen))] == ["leadership"]
+    seen = (shown(2.5, 1, "d1", 5), shown(2.5, 1, "d2", 5))
+    assert [finding.rule for finding in checker.check(replace(good(), seen=seen))] == ["leadership", "driver"]
+
+
+def test_each_violation_of_leadership_is_found_by_its_rule_alone() -> None:
+    """No other rule would notice what the rules about effects find, except the order of jobs."""
+    for rule in ("driver", "unknown batch", "epoch order", "shown early"):
+        assert {finding.rule for finding in checker.check(PLANTED[rule](good()))} == {rule}
+    assert {finding.rule for finding in checker.check(PLANTED["outdated completion"](good()))} == {
+        "outdated completion", "job order"
+    }  # fmt: skip
+
+
+def test_fenced_driver_may_begin_the_batch_that_it_had_chosen() -> None:
+    """It was suspended before its job began: by then the next driver has completed the batch, and has begun the next one."""
+    e = good()
+    late = replace(e.runs[1], began=7.5)
+    assert checker.check(with_run(e, 1, late)) == []
+
+
+def test_driver_that_is_killed_in_a_batch_leaves_it_to_the_next_one() -> None:
+    """Its run has no file. The epoch before it may have finished the batch too, without completing it."""
+    e = good()
+    third = replace(e.runs[2], began=6.5, ended=6.8, driver="d1 9", epoch=3)
+    assert checker.check(replace(
+        e, runs=(*e.runs[:2], third, replace(e.runs[3], driver="d1 9", epoch=3)),
+        seen=(*e.seen[:2], shown(6.9, 3, "d1", 8), shown(8.5, 3, "d1", 10)),
+    )) == []  # fmt: skip
 
 
 def test_records_of_a_new_incarnation_are_all_in_a_batch() -> None:
@@ -170,5 +212,7 @@ def test_checker_imports_nothing_of_the_product() -> None:
 
 def test_files_of_a_run_are_read_back(tmp_path: Path) -> None:
     path = tmp_path / "1.run"
-    path.write_text('{"id": 7, "rerun": false, "driver": "d1 12", "began": 1.5, "ended": 2.5}\nsafe\t0\t3\tv3\n')
-    assert checker.read_run(path) == JobRun(7, (("safe", 0, 3, "v3"),), 1.5, 2.5, "d1 12")
+    path.write_text(
+        '{"id": 7, "rerun": false, "driver": "d1 12", "epoch": 3, "began": 1.5, "ended": 2.5}\nsafe\t0\t3\tv3\n'
+    )
+    assert checker.read_run(path) == JobRun(7, (("safe", 0, 3, "v3"),), 1.5, 2.5, "d1 12", 3)
