@@ -10,12 +10,16 @@ import sys
 from pathlib import Path
 from random import SystemRandom
 
-from tests.jepsen.faults import KINDS, plan
+from tests.jepsen.faults import KINDS, plan, upgrading
 from tests.jepsen.load import Load
 from tests.jepsen.observer import Observer
 from tests.jepsen.run import Run
 from tests.jepsen.story import Story
 from tests.jepsen.world import DRIVERS, Shape, World
+from tests.support.run.releases import RELEASES, Release
+
+#: earlier releases that accept the settings of a run; the oldest one does not know all roles of tokens
+_FITTING = RELEASES[1:]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,6 +32,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=2, help="hosts with an agent and a receiver (default: 2)")
     parser.add_argument("--store", choices=("s3", "hdfs"), default="s3", help="of WAL and journal (default: s3)")
     parser.add_argument("--engine", choices=("local", "spark"), default="local", help="of the batches (default: local)")
+    parser.add_argument(
+        "--from-release",
+        choices=[release.name for release in _FITTING],
+        help="the services begin with this earlier release, and are upgraded between the faults (default: this code)",
+    )
     parser.add_argument("--out", type=Path, default=Path("run"), help="folder for the run's folder (default: run)")
     chosen = parser.parse_args(arguments)
     kinds = chosen.faults.split(",")
@@ -38,15 +47,19 @@ def main(arguments: list[str] | None = None) -> int:
     folder = chosen.out.resolve() / f"jepsen-{seed}"
     if folder.exists():
         parser.error(f"{folder} exists: delete it, or choose another --out")
-    return 0 if play(folder, shape, seed, chosen.minutes, chosen.rate, kinds) else 1
+    release = next((release for release in _FITTING if release.name == chosen.from_release), None)
+    return 0 if play(folder, shape, seed, chosen.minutes, chosen.rate, kinds, release) else 1
 
 
-def play(folder: Path, shape: Shape, seed: int, minutes: float, rate: float, kinds: list[str]) -> bool:
-    """Make one run in ``folder``, and return whether the checker found nothing."""
+def play(
+    folder: Path, shape: Shape, seed: int, minutes: float, rate: float, kinds: list[str], release: Release | None = None
+) -> bool:
+    """Make one run in ``folder``, and return whether the checker found nothing and no service still runs ``release``, the earlier
+    release that all of them began with."""
     folder.mkdir(parents=True)
     story = Story(folder)
-    story.write(f"seed {seed}, {minutes:g} minutes, {shape}")
-    with World(folder, shape, story) as world:
+    story.write(f"seed {seed}, {minutes:g} minutes, {shape}{f', from release {release.name}' if release else ''}")
+    with World(folder, shape, story, release) as world:
         places = [(topic, number) for topic, count in shape.topics.items() for number in range(count)]
         load = Load(world.brokers.servers, places, rate, folder / "acked.tsv")
         urls = {name: world.driver_url(name) for name in DRIVERS}
@@ -55,10 +68,13 @@ def play(folder: Path, shape: Shape, seed: int, minutes: float, rate: float, kin
             try:
                 run.begin()
                 began = story.seconds
-                steps = [step.later(began) for step in plan(seed, minutes * 60, shape, kinds)]
-                made = run.faults(steps, began + minutes * 60)
+                steps = plan(seed, minutes * 60, shape, kinds)
+                steps = upgrading(steps, minutes * 60) if release else steps
+                made = run.faults([step.later(began) for step in steps], began + minutes * 60)
                 story.write(f"{made} faults made")
-                return run.finish()
+                if outdated := world.outdated:
+                    story.write(f"NOT UPGRADED: {', '.join(outdated)}; run for longer")
+                return run.finish() and not outdated
             finally:
                 load.end()
 

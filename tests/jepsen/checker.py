@@ -8,7 +8,7 @@
 - ``seen.jsonl``: what the drivers' status showed during the run
 - ``audit.json``, ``batches.json``, ``journal.json``: what ``forebay audit``, ``forebay journal batches --all`` and ``forebay
   journal inspect`` printed with ``--json``
-- ``ends.json``: name, exit code and cause of each process that ended by itself
+- ``ends.json``: name, exit code and cause of each process of this code that ended by itself
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def _stop(world: World, step: Step) -> Waits:
     yield from _restart(world, name)
 
 
-def _restart(world: World, name: str) -> Waits:
+def _restart(world: World, name: str, upgrade: bool = False) -> Waits:
     service = world.services[name]
     world.services.held.add(name)
     service.stop()
@@ -119,13 +119,18 @@ def _restart(world: World, name: str) -> Waits:
     code = service.forget()
     if code not in (0, None, -signal.SIGTERM, -signal.SIGKILL, 4):
         world.story.write(f"{name} exited with {code} on SIGTERM")
+    if upgrade and service.release is not None:
+        world.story.write(f"{name} is upgraded from release {service.release.name}")
+        service.release = None
     service.start()
     world.services.held.discard(name)
 
 
 def _rolling(world: World, step: Step) -> Waits:
-    for name in world.shape.services:
-        yield from _restart(world, name)
+    """Restart all services. If some run an earlier release, upgrade those of the next kind instead, so that other faults meet a
+    cluster of two releases before the following kind is upgraded."""
+    for name in world.outdated or world.shape.services:
+        yield from _restart(world, name, upgrade=True)
         yield 2.0
 
 
@@ -289,6 +294,17 @@ def plan(seed: int, seconds: float, shape: Shape, kinds: Sequence[str]) -> list[
             return steps
         steps.append(step)
         at += draw.uniform(1.0, 12.0)
+
+
+def upgrading(steps: Sequence[Step], seconds: float) -> list[Step]:
+    """Return the faults of a run whose services begin with an earlier release: after each of three quarters, one fault upgrades a
+    kind of service. Other restarts of all services are left out.
+
+    Unclean elections come after the upgrades: receivers of earlier releases do not notice each log that was cut back.
+    """
+    *_, last = times = [seconds * quarter / 4 for quarter in (1, 2, 3)]
+    kept = [step for step in steps if step.kind != "rolling" and (step.kind != "unclean" or step.at > last)]
+    return sorted([*kept, *(Step(at, "rolling", (), 0.0) for at in times)], key=lambda step: step.at)
 
 
 def compatible(step: Step, active: Sequence[Step]) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from forebay.process.tether import tethered
 from tests.jepsen.story import Story
 from tests.support.processes.namespaces import Host
+from tests.support.run.releases import Release
 
 _ROOT = Path(__file__).parents[2]
 _COMMAND = str(Path(sys.executable).with_name("forebay"))
@@ -21,15 +22,27 @@ _TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:(?: .*|)\n)+
 
 
 class Service:
-    """One process ``forebay ARGUMENTS`` on ``host``. Start it from the main thread: it dies with the thread that started it."""
+    """One process ``forebay ARGUMENTS`` on ``host``. Start it from the main thread: it dies with the thread that started it.
 
-    def __init__(self, name: str, host: Host, folder: Path, arguments: tuple[str, ...], own: Mapping[str, str]) -> None:
+    ``release``: the earlier release that it runs from its next start on; None: this code.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        host: Host,
+        folder: Path,
+        arguments: tuple[str, ...],
+        own: Mapping[str, str],
+        release: Release | None = None,
+    ) -> None:
         self.name = name
         self.host = host
         self.log = folder / "logs" / f"{name}.log"
         self.starts = 0
+        self.release = release
         self._folder = folder
-        self._command = host.command(_COMMAND, "--config", str(folder / "forebay.toml"), *arguments)
+        self._arguments = arguments
         self._environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith("FOREBAY")},
             "PYTHONPATH": f"{folder}{os.pathsep}{_ROOT}", "PYTHONUNBUFFERED": "1", "PYSPARK_PYTHON": sys.executable,
@@ -37,6 +50,11 @@ class Service:
         }  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
         self._log_begin = 0
+
+    @property
+    def command(self) -> list[str]:
+        program = _COMMAND if self.release is None else str(self.release.command)
+        return self.host.command(program, "--config", str(self._folder / "forebay.toml"), *self._arguments)
 
     @property
     def pid(self) -> int | None:
@@ -52,7 +70,7 @@ class Service:
             log.write(f"---- start {self.starts}\n".encode())
             log.flush()
             self._process = subprocess.Popen(
-                tethered(self._command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder,
+                tethered(self.command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder,
                 env=self._environment, start_new_session=True,
             )  # fmt: skip
 
@@ -124,7 +142,7 @@ class Services:
                 continue
             code = service.ended()
             if code is not None:
-                self._story.ended(name, code, service.traceback())
+                self._story.ended(name, code, service.traceback(), service.release)
                 service.start()
 
     def kill_all(self) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from tests.jepsen import soak
-from tests.jepsen.faults import KINDS, REPLICATED, Step, compatible, plan
-from tests.jepsen.world import Shape
+from tests.jepsen.faults import KINDS, REPLICATED, Step, compatible, plan, upgrading
+from tests.jepsen.services import Service
+from tests.jepsen.story import Story
+from tests.jepsen.world import DRIVERS, Shape, World
+from tests.support.processes.namespaces import Host
+from tests.support.run.releases import RELEASES
 
 
 def test_one_seed_gives_one_plan_and_another_seed_another() -> None:
@@ -44,6 +49,48 @@ def test_fault_waits_for_others_with_its_target(
     kind: str, targets: tuple[str, ...], active: list[tuple[str, tuple[str, ...]]], may: bool
 ) -> None:
     assert compatible(Step(0, kind, targets, 1), [Step(0, *one, 1) for one in active]) is may
+
+
+def test_run_from_an_earlier_release_upgrades_after_three_quarters_and_has_no_unclean_election_before() -> None:
+    drawn = [step for seed in range(5) for step in plan(seed, 600, Shape(), list(KINDS))]
+    steps = upgrading(drawn, 600)
+    assert [step.at for step in steps if step.kind == "rolling"] == [150, 300, 450]
+    assert [step.at for step in steps] == sorted(step.at for step in steps)
+    unclean = [step.at for step in steps if step.kind == "unclean"]
+    assert unclean
+    assert min(unclean) > 450
+    others = [step for step in drawn if step.kind not in ("rolling", "unclean")]
+    assert sorted(map(str, others)) == sorted(str(step) for step in steps if step.kind not in ("rolling", "unclean"))
+
+
+def test_rolling_faults_upgrade_drivers_then_agents_then_receivers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order of docs/operations/upgrade.md. What runs this code is restarted as a whole."""
+    release = RELEASES[-1]
+    world = World(tmp_path, Shape(), Story(tmp_path, quiet=True), release)
+    host = Host("d1", "198.18.0.1", "fb1-d1", "fb1.1", tmp_path / "hosts.txt", {})
+    for name in world.shape.services:
+        world.services.add(Service(name, host, tmp_path, ("driver",), {}, release))
+    started: list[tuple[str, bool]] = []
+    monkeypatch.setattr(
+        Service, "start", lambda self: started.append((self.name, str(release.command) in self.command))
+    )
+
+    def restarted(kind: str, *targets: str) -> list[tuple[str, bool]]:
+        started.clear()
+        for _ in KINDS[kind].run(world, Step(0, kind, targets, 0)):
+            pass
+        return list(started)
+
+    assert restarted("stop", "d1") == [("d1", True)]
+    assert restarted("rolling") == [("d1", False), ("d2", False)]
+    assert restarted("rolling") == [("agent-w1", False), ("agent-w2", False)]
+    assert restarted("stop", "receiver-w1") == [("receiver-w1", True)]
+    assert restarted("rolling") == [("receiver-w1", False), ("receiver-w2", False)]
+    assert world.outdated == ()
+    assert restarted("rolling") == [(name, False) for name in world.shape.services]
+    assert world.shape.upgrades[0] == DRIVERS
 
 
 def test_soak_makes_a_fault_each_minute_that_ends_no_process_of_forebay() -> None:

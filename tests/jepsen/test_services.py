@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.jepsen.services import Service
+from tests.jepsen.story import Story
 from tests.support.processes.namespaces import Host
+from tests.support.run.releases import RELEASES
 
 FAILED = """\
 2026-11-23T19:36:43Z INFO driver.main: standby of stream stream
@@ -33,3 +36,16 @@ def test_traceback_of_a_process_is_its_last_error(tmp_path: Path, log: str, show
     service = Service("d1", host, tmp_path, ("driver",), {})
     service.log.write_text(log)
     assert service.traceback() == shown
+
+
+def test_end_of_an_earlier_release_is_in_the_story_alone(tmp_path: Path) -> None:
+    """The checker judges this code."""
+    story = Story(tmp_path, quiet=True)
+    story.ended("d1", 1, "KeyError: 'x'", RELEASES[-1])
+    story.ended("d2", 4, "")
+    story.write_ends(tmp_path / "ends.json")
+    assert [end["name"] for end in json.loads((tmp_path / "ends.json").read_text())] == ["d2"]
+    assert (
+        f"d1 of release {RELEASES[-1].name} ended by itself with 1: KeyError: 'x'"
+        in (tmp_path / "story.txt").read_text()
+    )

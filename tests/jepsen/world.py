@@ -24,6 +24,7 @@ from tests.jepsen.services import Service, Services
 from tests.jepsen.story import Story
 from tests.support.processes.namespaces import Network
 from tests.support.processes.services import toml_of
+from tests.support.run.releases import Release
 from tests.support.servers.certificates import Authority
 from tests.support.stores import s3
 from tests.support.stores.hdfs import HdfsServer
@@ -67,15 +68,22 @@ class Shape:
         return (*DRIVERS, *(f"{kind}-{host}" for host in self.worker_hosts for kind in ("agent", "receiver")))
 
     @property
+    def upgrades(self) -> tuple[tuple[str, ...], ...]:
+        """The services in the order of docs/operations/upgrade.md: drivers, agents, receivers."""
+        of_workers = (tuple(f"{kind}-{host}" for host in self.worker_hosts) for kind in ("agent", "receiver"))
+        return (DRIVERS, *of_workers)
+
+    @property
     def topics(self) -> dict[str, int]:
         """Topic → number of partitions. Unclean elections need three brokers."""
         return {SAFE: self.partitions, **({RISKY: 2} if self.brokers >= 3 else {})}
 
 
 class World:
-    """``with World(folder, shape, story) as world:`` everything runs. Leaving it kills all, and unmounts the small disks."""
+    """``with World(folder, shape, story) as world:`` everything runs. Leaving it kills all, and unmounts the small disks.
+    ``release``: the earlier release that the services run at first; None: this code."""
 
-    def __init__(self, folder: Path, shape: Shape, story: Story) -> None:
+    def __init__(self, folder: Path, shape: Shape, story: Story, release: Release | None = None) -> None:
         self.folder = folder
         self.shape = shape
         self.story = story
@@ -83,6 +91,7 @@ class World:
         self.network = Network(folder, shape.hosts, ["blocks"])
         self.clocks: dict[str, HostClock] = {}
         self.token_generation = 1
+        self._release = release
         self._stack = ExitStack()
 
     def __enter__(self) -> World:
@@ -99,6 +108,8 @@ class World:
         self._stack.close()
 
     def _open(self) -> None:
+        if self._release is not None:
+            self._release.unpack()
         for name in ("out", "logs", "certificates"):
             (self.folder / name).mkdir(parents=True)
         self._stack.enter_context(self.network)
@@ -219,9 +230,15 @@ class World:
                 arguments: tuple[str, ...] = ("driver", "--standby")
             else:
                 arguments = ("agent",) if kind == "agent" else ("receiver", "--id", place)
-            self.services.add(Service(name, host, self.folder, arguments, own))
+            self.services.add(Service(name, host, self.folder, arguments, own, self._release))
 
     # ---- what faults change ------------------------------------------------------------------------------------------
+
+    @property
+    def outdated(self) -> tuple[str, ...]:
+        """The services of an earlier release that are to be upgraded next; () if all run this code."""
+        kinds = (tuple(n for n in names if self.services[n].release is not None) for names in self.shape.upgrades)
+        return next((names for names in kinds if names), ())
 
     def driver_url(self, name: str) -> str:
         return f"https://{self.network[name].address}:7080"
