@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from random import Random, SystemRandom
 
@@ -21,7 +21,7 @@ from tests.jepsen.observer import Observer
 from tests.jepsen.run import Run
 from tests.jepsen.samples import FLOORS, Samples
 from tests.jepsen.story import Story
-from tests.jepsen.trend import POINTS_MIN, medians, trend
+from tests.jepsen.trend import is_too_short, medians, trend
 from tests.jepsen.world import DRIVERS, Shape, World
 
 #: kinds that end processes of Forebay, or make Kafka lose records, are left out
@@ -111,13 +111,13 @@ def caught_up(observer: Observer) -> bool:
 
 def judge(series: dict[tuple[str, str], list[tuple[float, float]]], story: Story) -> bool:
     """Write the trend of each series, and return whether none grows and at least one of each unit was long enough."""
-    growing, judged = [], set()
+    growing, judged = [], Counter[str]()
     for (name, unit), points in sorted(series.items()):
-        found = trend(points)
-        if found.points < POINTS_MIN:
-            story.write(f"{name}: too short to judge ({found.points} points)")
+        if is_too_short(points):
+            story.write(f"{name}: too short to judge ({points[-1][0] - points[0][0]:.0f} s)")
             continue
-        judged.add(unit)
+        found = trend(points)
+        judged[unit] += 1
         grows = found.grows(FLOORS[unit])
         if grows:
             growing.append(name)
@@ -125,10 +125,10 @@ def judge(series: dict[tuple[str, str], list[tuple[float, float]]], story: Story
             f"{name}: median {found.middle:.1f} {unit}, {found.growth:+.1f} over the time, p {found.p:.3f}"
             + (" GROWS" if grows else "")
         )
-    missing = {unit for _, unit in series} - judged
+    missing = {unit for _, unit in series} - judged.keys()
     if missing:
         story.write(f"NOT JUDGED: no series in {', '.join(sorted(missing))} is long enough; run for longer")
-    story.write(f"GROWING: {', '.join(growing)}" if growing else f"flat: {len(series)} series, none grows")
+    story.write(f"GROWING: {', '.join(growing)}" if growing else f"flat: {judged.total()} series, none grows")
     return not growing and not missing
 
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from tests.jepsen.trend import POINTS_MIN, trend
+from tests.jepsen.trend import POINTS_MIN, SECONDS_MIN, is_too_short, trend
 
 
 def series(growth: float, noise: float, samples: int = 600, seed: int = 1) -> list[tuple[float, float]]:
@@ -49,7 +49,10 @@ def test_one_value_all_the_time_is_flat() -> None:
 
 
 def test_short_series_is_not_judged() -> None:
-    assert trend([(float(at), float(at)) for at in range(POINTS_MIN)]).points < POINTS_MIN
+    """In time or in points."""
+    assert is_too_short([(600.0 * at, float(at)) for at in range(POINTS_MIN)])
+    assert is_too_short([(float(at), float(at)) for at in range(int(SECONDS_MIN))])
+    assert not is_too_short([(float(at), float(at)) for at in range(int(SECONDS_MIN) + 1)])
 
 
 def test_probability_is_that_of_the_mann_kendall_test() -> None:

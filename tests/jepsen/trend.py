@@ -15,6 +15,8 @@ _P_MAX = 0.01
 GROWTH_MAX = 0.1
 #: samples are put together to at most this many medians; below the least number nothing is said
 _POINTS_MAX, POINTS_MIN = 120, 12
+#: nor of a shorter series: the pools of connections fill for a quarter of an hour
+SECONDS_MIN = 1_200.0
 #: part of a series at its beginning that is left out: caches fill, pools open their connections
 _WARM_UP = 0.25
 
@@ -45,6 +47,11 @@ def trend(samples: Sequence[tuple[float, float]]) -> Trend:
     score = sum((v2 > v1) - (v2 < v1) for (_, v1), (_, v2) in pairs)
     values = [v for _, v in points]
     return Trend(len(points), _probability(score, values), slope * (points[-1][0] - points[0][0]), median(values))
+
+
+def is_too_short(samples: Sequence[tuple[float, float]]) -> bool:
+    """Return whether nothing can be said about the samples."""
+    return trend(samples).points < POINTS_MIN or samples[-1][0] - samples[0][0] < SECONDS_MIN
 
 
 def medians(samples: Sequence[tuple[float, float]], points_max: int) -> list[tuple[float, float]]:
