@@ -194,11 +194,7 @@ def records(e: Evidence) -> Iterator[Finding]:
         before: dict[str, int] = {}
         announced = len(incarnations.get(place, ())) > 1
         for offset, value, number in rows.get(place, ()):
-            # a producer that is not idempotent sends a record again if a broker ends before its answer: Kafka has it twice
-            twice_in_kafka = offset != before.get(value) and held.get(offset) == value == held.get(
-                before.get(value, -1)
-            )
-            if value in batches and not twice_in_kafka:
+            if value in batches and not _is_twice_in_kafka(e, place, value, before[value], offset):
                 text = f"{place} {offset}: {value} is in batches {batches[value]} and {number}"
                 yield Finding("twice", text)
             batches[value], before[value] = number, offset
@@ -213,6 +209,18 @@ def records(e: Evidence) -> Iterator[Finding]:
             known = place in e.unclean and offset < incarnations[place][-1]["start"]
             if value not in batches and not known and not any(low <= offset < high for low, high in gaps):
                 yield Finding("missing", f"{place} {offset}: {value} is in no completed batch")
+
+
+def _is_twice_in_kafka(e: Evidence, place: Place, value: str, *offsets: int) -> bool:
+    """Whether Kafka has the value at both offsets, or lost it there in an unclean election that the audit announces.
+
+    A producer that is not idempotent sends a record again if a broker ends before its answer.
+    """
+    starts = [line["start"] for line in e.incarnations().get(place, ())[1:]] if place in e.unclean else []
+    held = e.kafka.get(place, {})
+    return len(set(offsets)) > 1 and all(
+        held.get(offset) == value or any(start <= offset for start in starts) for offset in offsets
+    )
 
 
 def acknowledged(e: Evidence) -> Iterator[Finding]:

@@ -181,6 +181,22 @@ def test_record_that_kafka_itself_has_twice_is_in_two_places() -> None:
     assert "twice" in {finding.rule for finding in checker.check(with_run(e, 3, again))}
 
 
+def test_record_that_kafka_had_twice_and_lost_is_in_two_places() -> None:
+    """Both copies are at or above the start of the new incarnation, so the audit announces their loss."""
+    e = good()
+    assert "twice" not in {finding.rule for finding in checker.check(with_copy(e, 4, 5))}
+    silent = with_audit(with_copy(e, 4, 5), lives=e.audit["lives"][:2])
+    assert "twice" in {finding.rule for finding in checker.check(silent)}
+
+
+def with_copy(e: Evidence, first: int, second: int) -> Evidence:
+    """In the risky partition, the value at offset ``first`` is also at ``second``."""
+    changed = tuple(
+        (t, p, o, f"vrisky{first}") if (t, o) == ("risky", second) else (t, p, o, v) for t, p, o, v in e.runs[1].rows
+    )
+    return with_run(with_run(e, 1, replace(e.runs[1], rows=changed)), 2, replace(e.runs[2], rows=changed))
+
+
 def test_every_rule_has_a_planted_violation() -> None:
     tree = ast.parse(Path(checker.__file__).read_text())
     rules = {
