@@ -75,7 +75,7 @@ class Model:
         return True
 
     def play(self) -> Evidence:
-        """Let several drivers run and kill some of them; then one of them completes everything."""
+        """Let several drivers run, and kill some of them; then one driver completes everything."""
         alive = [self.driver() for _ in range(3)]
         for _ in range(_TURNS):
             chosen = self.draw.choice(alive)
