@@ -15,6 +15,7 @@ from forebay.kafka.embedded.broker import KafkaBroker
 from tests.support.faulty.limits import MemoryGroup, memory_group
 from tests.support.kafka.flow import Flow
 from tests.support.processes.cluster import AHEAD, Cluster
+from tests.support.processes.copied import SECOND, copying, end_without_copies
 from tests.support.processes.services import _Service
 
 pytestmark = [pytest.mark.kafka, pytest.mark.long]
@@ -22,7 +23,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.long]
 #: of a driver's own process; a Spark engine's JVM comes on top
 DRIVER_BYTES = 512 * 1024 * 1024
 ROUNDS = 2
-OTHER_HOST = "host-two"
 #: what a process may use beyond what it has when its limit begins
 STARVED_BYTES = 256 * 1024
 
@@ -60,29 +60,15 @@ def test_an_agent_killed_by_the_kernel_in_the_middle_of_a_copy_loses_and_repeats
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
 ) -> None:
     """INV-1, INV-2, INV-8. The copy has all its bytes, and not its name yet."""
-    topic = topic_name()
-    kafka_broker.create_topic(topic)
-    settings: dict[str, Any] = {"receiver": {"copies": 2}}
-    with (
-        Flow(kafka_broker.options, topic) as flow,
-        Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, start=False, **settings) as cluster,
-    ):
-        for name in ("driver", "agent"):
-            cluster.start(name)
-        cluster.start_agent(OTHER_HOST)
-        cluster.start("r1")
+    with copying(tmp_path, kafka_broker, topic_name()) as (cluster, flow):
         cluster.await_records(50)
-        cluster.kill9(OTHER_HOST)
-        cluster.restart(OTHER_HOST, failpoints="agent.before-copy-kept=hold")
+        cluster.kill9(SECOND)
+        cluster.restart(SECOND, failpoints="agent.before-copy-kept=hold")
         cluster.await_hit("agent.before-copy-kept")
-        starve(cluster, OTHER_HOST, failpoints="")
+        starve(cluster, SECOND, failpoints="")
         go_on(cluster)
         cluster.wait(lambda: any(b.other_hosts for b in cluster.state().blocks.values()), "copies after the kill")
-        flow.stop()
-        cluster.await_completed(flow.truth.ends())
-        cluster.check(flow.truth)
-        folder = tmp_path / f"blocks-{OTHER_HOST}"
-        cluster.wait(lambda: not list(folder.rglob("*.copy")), "no copy to be left")
+        end_without_copies(cluster, flow)
 
 
 def starve(cluster: Cluster, name: str, failpoints: str | None = None) -> None:

@@ -12,10 +12,9 @@ import pytest
 from forebay.kafka.embedded.broker import KafkaBroker
 from tests.support.kafka.flow import Flow
 from tests.support.processes.cluster import AHEAD, Cluster
+from tests.support.processes.copied import SECOND, copying, end_without_copies
 
 pytestmark = pytest.mark.kafka
-
-SECOND = "host-two"
 
 
 def test_blocks_of_a_lost_host_are_read_from_their_replicas_and_not_from_the_wal(
@@ -69,17 +68,8 @@ def test_kill_during_a_replica_loses_and_repeats_nothing(
 ) -> None:
     """INV-1, INV-2, INV-8: the receiver is killed between its copies and its report, or the agent that gets a replica before the
     replica has its name. Replicas are made again afterwards, and in the end none is left."""
-    topic = topic_name()
-    kafka_broker.create_topic(topic)
-    settings: dict[str, Any] = {"receiver": {"copies": 2}}
-    with (
-        Flow(kafka_broker.options, topic) as flow,
-        Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, start=False, **settings) as cluster,
-    ):
-        for name in ("driver", "agent"):
-            cluster.start(name)
-        cluster.start_agent(SECOND)
-        cluster.start("r1", failpoints=f"{killed}=kill@2" if killed.startswith("receiver") else "")
+    failpoints = f"{killed}=kill@2" if killed.startswith("receiver") else ""
+    with copying(tmp_path, kafka_broker, topic_name(), failpoints=failpoints) as (cluster, flow):
         if killed.startswith("agent"):
             cluster.await_records(50)
             cluster.kill9(SECOND)
@@ -92,7 +82,4 @@ def test_kill_during_a_replica_loses_and_repeats_nothing(
         cluster.wait(
             lambda: any(block.other_hosts for block in cluster.state().blocks.values()), "replicas after the kill"
         )
-        flow.stop()
-        cluster.await_completed(flow.truth.ends())
-        cluster.check(flow.truth)
-        cluster.wait(lambda: not list((tmp_path / f"blocks-{SECOND}").rglob("*.copy")), "no replica to be left")
+        end_without_copies(cluster, flow)

@@ -14,11 +14,11 @@ from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.values import TopicPartition
 from tests.support.kafka.flow import Flow
 from tests.support.processes.cluster import AHEAD, Cluster
+from tests.support.processes.copied import SECOND, copying
 
 pytestmark = pytest.mark.kafka
 
 NO_WAL = {"url": "none"}
-SECOND = "host-two"
 
 
 def copies(folder: Path) -> list[Path]:
@@ -108,16 +108,9 @@ def test_with_a_replica_a_lost_host_costs_nothing(
     """INV-1, INV-5: the receiver is killed between its copy and its report, or the replica host's agent as it takes one; then the
     receiver's host loses its folder, and Kafka all that was taken in."""
     topic = topic_name()
-    kafka_broker.create_topic(topic)
-    settings: dict[str, Any] = {"wal": NO_WAL, "receiver": {"copies": 2, "local_copies": True}, "driver": AHEAD}
-    with (
-        Flow(kafka_broker.options, topic) as flow,
-        Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, start=False, **settings) as cluster,
-    ):
-        for name in ("driver", "agent"):
-            cluster.start(name)
-        cluster.start_agent(SECOND)
-        cluster.start("r1", failpoints=f"{killed}=kill" if killed.startswith("receiver") else "")
+    failpoints = f"{killed}=kill" if killed.startswith("receiver") else ""
+    settings: dict[str, Any] = {"wal": NO_WAL, "receiver": {"local_copies": True}, "driver": AHEAD}
+    with copying(tmp_path, kafka_broker, topic, failpoints=failpoints, **settings) as (cluster, flow):
         if killed.startswith("agent"):
             cluster.await_records(100)
             cluster.kill9(SECOND)
