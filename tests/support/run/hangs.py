@@ -68,7 +68,15 @@ def _forked_children() -> list[int]:
     """Return the children that still run this process's program: they have its arguments, and none if they are zombies."""
     own = Path("/proc/self/cmdline").read_bytes()
     children = [int(child) for file in Path("/proc/self/task").glob("*/children") for child in file.read_text().split()]
-    return [child for child in children if Path(f"/proc/{child}/cmdline").read_bytes() == own]
+    return [child for child in children if _arguments(child) == own]
+
+
+def _arguments(process: int) -> bytes:
+    """Return the arguments of a process as the kernel has them; b"" if it has ended meanwhile."""
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def _limit_seconds(item: pytest.Item) -> float:

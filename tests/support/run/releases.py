@@ -55,9 +55,8 @@ class Release:
 
     def unpack(self) -> Path:
         """Write the release's code and command if needed; return the command. Raises UsageError if git does not have it."""
-        if (
-            self.command.exists() and sys.executable in self.command.read_text()
-        ):  # not of an environment that may be gone
+        # the environment that wrote the command before may be gone
+        if self.command.exists() and sys.executable in self.command.read_text():
             return self.command
         shutil.rmtree(self.folder, ignore_errors=True)
         done = subprocess.run(["git", "-C", str(ROOT), "archive", self.commit], capture_output=True, check=False)
