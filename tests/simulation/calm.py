@@ -59,7 +59,7 @@ class CalmRounds:
                 heals_at = number + ROTTEN_ROUNDS
                 if world.options.recovers:
                     world.recovering.recover()
-            elif is_settled and not self._is_ahead(number):
+            elif is_settled and not self._go_on_ahead(number):
                 world.invariants.check_completed()
                 return
             is_busy = self._round(number)
@@ -68,8 +68,8 @@ class CalmRounds:
             "progress", f"not settled after {CALM_ROUNDS} calm rounds: {world.invariants.unsettled()}"
         )
 
-    def _is_ahead(self, number: int) -> bool:
-        """Return whether clean-up has to run on under clocks that jumped ahead, so that it could delete early (INV-8)."""
+    def _go_on_ahead(self, number: int) -> bool:
+        """Set the drivers' clocks ahead once, so that clean-up could delete early (INV-8). Return whether it has to go on."""
         if self._world.options.retention_ms < LONG_RETENTION_MS:
             return False
         if self._ahead_since is None:
