@@ -40,22 +40,22 @@ class Client:
 def test_idle_clients_are_bounded_in_number_and_time() -> None:
     """INV-6."""
     clock, closed = ManualClock(), list[str]()
-    kept: IdleClients[Client] = IdleClients(2, 60.0, clock)
-    for name in "abc":
+    kept: IdleClients[Client] = IdleClients(3, 60.0, clock)
+    for name in "abcd":
         kept.keep("k", Client(name, closed))
     assert closed == ["a"]
     assert kept.take("other") is None
     newest = kept.take("k")
     assert newest is not None
-    assert newest.name == "c"
+    assert newest.name == "d"
     clock.advance(59)
     kept.keep("k", newest)
     clock.advance(1)
     kept.sweep()
-    assert closed == ["a", "b"]
+    assert closed == ["a", "b", "c"]
     assert len(kept) == 1
     kept.clear()
-    assert closed == ["a", "b", "c"]
+    assert closed == ["a", "b", "c", "d"]
 
 
 def test_no_client_is_kept_with_a_bound_of_none() -> None:
