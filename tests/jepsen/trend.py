@@ -15,7 +15,7 @@ _P_MAX = 0.01
 GROWTH_MAX = 0.1
 #: samples are put together to at most this many medians; below the least number nothing is said
 _POINTS_MAX, POINTS_MIN = 120, 12
-#: nor of a shorter series: the pools of connections fill for a quarter of an hour
+#: nor of a shorter series: a driver's connections to its store become more in its first minutes
 SECONDS_MIN = 1_200.0
 #: part of a series at its beginning that is left out: caches fill, pools open their connections
 _WARM_UP = 0.25
