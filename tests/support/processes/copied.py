@@ -1,4 +1,4 @@
-"""A stream whose blocks are copied to a second host."""
+"""A stream whose blocks are copied to another host."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def copying(
 
 
 def end_without_copies(cluster: Cluster, flow: Flow) -> None:
-    """Complete and check everything that was produced. In the end the second host has no copy (INV-8)."""
+    """Complete and check everything that was produced. In the end the other host has no copy (INV-8)."""
     flow.stop()
     cluster.await_completed(flow.truth.ends())
     cluster.check(flow.truth)
