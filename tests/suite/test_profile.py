@@ -20,12 +20,13 @@ def pytest_configure(config):
 """
 CASES = """
 import subprocess, sys
+from pathlib import Path
 
 def test_own():
     sum(range(3_000_000))
 
 def test_child():
-    subprocess.run([sys.executable, "-Ic", "sum(range(30_000_000))"], check=True)
+    subprocess.run([sys.executable, "-Ic", "sum(range(30_000_000))"], cwd=Path(__file__).parent, check=True)
 """
 
 
@@ -57,9 +58,11 @@ def test_profile_counts_processor_time_of_tests_and_of_their_processes(tmp_path:
     assert own.own_cpu_seconds > own.children_cpu_seconds == 0
     assert child.children_cpu_seconds > child.own_cpu_seconds
     assert child.wall_seconds > 0 and child.start >= own.start
-    kinds = profile.read_kinds(tmp_path / "profile")
-    assert kinds["Python: first process of pytest"][0] == kinds["Python: other"][0] == 1, kinds
-    assert child.children_cpu_seconds / 2 < kinds["Python: other"][1] < child.children_cpu_seconds * 1.5
-    lines = list(profile.report(found.values(), kinds))
+    processes = profile.read_processes(tmp_path / "profile")
+    assert sorted(process.kind for process in processes) == ["Python: first process of pytest", "Python: other"]
+    (other,) = (process for process in processes if process.kind == "Python: other")
+    assert child.children_cpu_seconds / 2 < other.cpu_seconds < child.children_cpu_seconds * 1.5
+    assert other.place == tmp_path.name, "of its working directory"
+    lines = list(profile.report(list(found.values()), processes))
     assert lines[0].startswith("2 tests: wall ") and any("Python: other" in line for line in lines)
     assert sum("test_cases.py" in line for line in lines) == 4, "one file in two lists, two tests in one"

@@ -3,7 +3,7 @@
 
 Each process of the run writes one line per test: its id, start, wall time, and processor time of the process itself and of the
 processes that ended in it. A server that a whole run shares counts in the last test of its process. The first process of the run
-also samples all processes of the run, and writes the processor time of each kind (``processes.json``).
+also samples all processes of the run, and writes the kind, the processor time and the place of each (``processes.jsonl``).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import re
 import sys
 import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -24,8 +24,8 @@ import pytest
 
 from tests.support.processes import forked
 
-SLOWEST = 20
-_KINDS_FILE = "processes.json"
+SLOWEST, LARGEST = 20, 40
+_PROCESSES_FILE = "processes.jsonl"
 #: interval of samples: the last fraction of it is missing from the time of a process
 _SAMPLE_SECONDS = 0.5
 _SAMPLES_WRITTEN = 20
@@ -44,7 +44,7 @@ _KINDS = {
 }  # fmt: skip
 #: the module or the script that Python runs
 _PROGRAM = re.compile(r" (?:-m )?((?<=-m )\S+|\S+\.py)(?: |$)")
-_FOLDERS_OF_TESTS = re.compile(r"\S*/pytest-of-[^/\s]+/pytest-\d+(/popen-gw\d+)?/[^/\s]+")
+_FOLDERS_OF_TESTS = re.compile(r"\S*/pytest-of-[^/\s]+/pytest-\d+(?:/popen-gw\d+)?/([^/\s]+)")
 
 #: kinds that a process may leave: for another command, or another name
 _PASSING = ("", "Python: tethers", "Python: fork of python")
@@ -66,12 +66,20 @@ class Timed(NamedTuple):
         return self.own_cpu_seconds + self.children_cpu_seconds
 
 
+class Process(NamedTuple):
+    """``place``: the name of the test's folder in its command line or working directory; "" if there is none."""
+
+    kind: str
+    cpu_seconds: float
+    place: str
+
+
 class Profile:
     """The plug-in."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._file: TextIO = (folder / f"{os.getpid()}.jsonl").open("w")
+        self._file: TextIO = (folder / f"tests-{os.getpid()}.jsonl").open("w")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -87,15 +95,15 @@ class Profile:
 
 
 class Processes:
-    """The plug-in of the first process of a run: the processor time of each kind of process, of this one and all below it.
+    """The plug-in of the first process of a run: the processor time of each process, of this one and all below it.
 
     A process that starts and ends between two samples is missing.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._file = folder / _KINDS_FILE
+        self._file = folder / _PROCESSES_FILE
         self._ended = threading.Event()
-        self._seen: dict[tuple[int, int], tuple[str, float]] = {}  # process id and start → kind, processor time
+        self._seen: dict[tuple[int, int], Process] = {}  # by process id and start
         self._thread = threading.Thread(target=self._run, name="profile of processes", daemon=True)
         self._thread.start()
 
@@ -105,12 +113,7 @@ class Processes:
         self._write()
 
     def _write(self) -> None:
-        seconds: defaultdict[str, float] = defaultdict(float)
-        counts: Counter[str] = Counter()
-        for kind, used in self._seen.values():
-            seconds[kind] += used
-            counts[kind] += 1
-        self._file.write_text(json.dumps({kind: [counts[kind], round(seconds[kind], 1)] for kind in counts}))
+        self._file.write_text("".join(json.dumps(process) + "\n" for process in self._seen.values()))
 
     def _run(self) -> None:
         mine = {os.getpid()}
@@ -131,9 +134,10 @@ class Processes:
             belongs |= more
         for pid in belongs:
             key = (pid, found[pid].start)
-            before = self._seen.get(key, ("", 0.0))[0]
-            kind = before if before not in _PASSING else _kind(pid) or before
-            self._seen[key] = (kind, found[pid].cpu_seconds)
+            kind, _, place = self._seen.get(key, Process("", 0.0, ""))
+            if kind in _PASSING:
+                kind = _kind(pid) or kind
+            self._seen[key] = Process(kind, found[pid].cpu_seconds, place or _place(pid))
         return belongs
 
 
@@ -160,6 +164,15 @@ def _kind(pid: int) -> str:
     return kind_of(command, name) if command.strip() else ""  # without one, it is ending
 
 
+def _place(pid: int) -> str:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        found = _FOLDERS_OF_TESTS.search(command) or _FOLDERS_OF_TESTS.search(os.readlink(f"/proc/{pid}/cwd"))
+    except OSError:  # it has ended
+        return ""
+    return found[1] if found else ""
+
+
 def kind_of(command: str, name: str) -> str:
     """Return the kind of a process from its command line and from the name that it gave itself."""
     command = _FOLDERS_OF_TESTS.sub("", command)
@@ -178,17 +191,15 @@ def _clocks() -> tuple[float, float, float]:
 
 
 def read(folder: Path) -> list[Timed]:
-    return [Timed(*json.loads(line)) for file in folder.glob("*.jsonl") for line in file.read_text().splitlines()]
+    return [Timed(*json.loads(line)) for file in folder.glob("tests-*.jsonl") for line in file.read_text().splitlines()]
 
 
-def read_kinds(folder: Path) -> dict[str, tuple[int, float]]:
-    """Return kind of process → number of processes, and their processor time in seconds."""
-    return {kind: (count, seconds) for kind, (count, seconds) in json.loads((folder / _KINDS_FILE).read_text()).items()}
+def read_processes(folder: Path) -> list[Process]:
+    return [Process(*json.loads(line)) for line in (folder / _PROCESSES_FILE).read_text().splitlines()]
 
 
-def report(tests: Iterable[Timed], kinds: Mapping[str, tuple[int, float]]) -> Iterator[str]:
-    """Yield the lines of the report: sums, kinds of processes, then the slowest files and tests."""
-    tests = list(tests)
+def report(tests: Sequence[Timed], processes: Sequence[Process]) -> Iterator[str]:
+    """Yield the lines of the report: sums, kinds of processes, the largest processes, then the slowest files and tests."""
     files: dict[str, list[Timed]] = defaultdict(list)
     for test in tests:
         files[test.file].append(test)
@@ -196,9 +207,15 @@ def report(tests: Iterable[Timed], kinds: Mapping[str, tuple[int, float]]) -> It
         (sum(t.wall_seconds for t in some), sum(t.cpu_seconds for t in some), name) for name, some in files.items()
     ]
     yield f"{len(tests)} tests: wall {sum(s[0] for s in spans):.0f} s, processor {sum(s[1] for s in spans):.0f} s"
-    yield f"\nprocessor time by kind of process: {sum(seconds for _, seconds in kinds.values()):.0f} s (processor s, processes)"
-    for kind, (count, seconds) in sorted(kinds.items(), key=lambda item: item[1][1], reverse=True):
-        yield f"{seconds:7.1f} {count:7d}  {kind}"
+    kinds: defaultdict[str, list[float]] = defaultdict(list)
+    for process in processes:
+        kinds[process.kind].append(process.cpu_seconds)
+    yield f"\nprocessor time by kind of process: {sum(map(sum, kinds.values())):.0f} s (processor s, processes)"
+    for kind, each in sorted(kinds.items(), key=lambda item: sum(item[1]), reverse=True):
+        yield f"{sum(each):7.1f} {len(each):7d}  {kind}"
+    yield "\nprocesses by processor time (processor s)"
+    for process in sorted(processes, key=lambda process: process.cpu_seconds, reverse=True)[:LARGEST]:
+        yield f"{process.cpu_seconds:7.1f}  {process.kind}  {process.place}"
     for title, rows in (
         ("files by wall time", sorted(spans, reverse=True)),
         ("files by processor time", sorted(spans, key=lambda s: s[1], reverse=True)),
@@ -209,4 +226,4 @@ def report(tests: Iterable[Timed], kinds: Mapping[str, tuple[int, float]]) -> It
 
 
 if __name__ == "__main__":
-    print("\n".join(report(read(Path(sys.argv[1])), read_kinds(Path(sys.argv[1])))))
+    print("\n".join(report(read(Path(sys.argv[1])), read_processes(Path(sys.argv[1])))))
