@@ -9,7 +9,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON_IN)
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup kafka services demo test test-fast test-matrix test-long test-variety test-disks screenshots sim sim-night sim-mutations jepsen soak fuzz licenses sbom audit-packages check docs bench bench-peers clean lock \
-	fetch-jars fetch-stores.hdfs fetch-stores.versitygw fetch-stores.emulators fetch-spark.jvm_spark fetch-servers.apicurio fetch-packages fetch-servers.deployment_tools
+	fetch-jars fetch-stores.hdfs fetch-stores.versitygw fetch-stores.emulators fetch-spark.jvm_spark fetch-servers.apicurio fetch-packages fetch-servers.deployment_tools fetch-spark.java_classes
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -24,10 +24,13 @@ services: setup  ## fetch or build what tests run: Kafka, HDFS, Spark 4.0 with i
 	@$(FETCH)
 
 # side by side, as they wait for others' servers; one goes on where another fails
-FETCH := $(MAKE) --no-print-directory -k -j8 fetch-jars fetch-stores.hdfs fetch-stores.versitygw fetch-stores.emulators fetch-spark.jvm_spark fetch-servers.apicurio fetch-servers.deployment_tools fetch-packages
+FETCH := $(MAKE) --no-print-directory -k -j8 fetch-jars fetch-stores.hdfs fetch-stores.versitygw fetch-stores.emulators fetch-spark.jvm_spark fetch-servers.apicurio fetch-servers.deployment_tools fetch-packages fetch-spark.java_classes
 
 fetch-jars:
 	@$(PYTHON_IN) -m forebay.kafka.embedded.jars
+
+fetch-spark.java_classes: | fetch-jars fetch-stores.hdfs
+	@$(PYTHON_IN) -m tests.support.spark.java_classes
 
 fetch-stores.hdfs fetch-stores.versitygw fetch-stores.emulators fetch-spark.jvm_spark fetch-servers.apicurio fetch-servers.deployment_tools: fetch-%:
 	@$(PYTHON_IN) -m tests.support.$*

@@ -1,4 +1,7 @@
-"""Archives of classes for the Java of Spark, Kafka and HDFS, which halve the start-up work of the many that tests start."""
+"""Archives of classes for the Java of Spark, Kafka and HDFS, which halve the start-up work of the many that tests start.
+
+``python -m tests.support.spark.java_classes`` (a part of ``make services``) makes those that are not there.
+"""
 
 from __future__ import annotations
 
@@ -110,3 +113,7 @@ def _dump_hdfs(archive: Path) -> None:
             [find_java(), *options, "-XX:+UseSerialGC", "-cp", f"{HADOOP.folder().resolve()}/*"],
             capture_output=True, timeout=300, check=True,
         )  # fmt: skip
+
+
+if __name__ == "__main__":
+    share(create=True)
