@@ -129,6 +129,7 @@ def test_overview_says_what_needs_a_person_and_where_records_wait(make_driver: M
     expect(page.get_by_role("link", name="Spark's UI")).to_have_attribute("href", "http://127.0.0.1:4040")
     problems.get_by_role("link", name="job").click()
     expect(page).to_have_url(re.compile(r"#/batches\?failed=true"))
+    heading(page, "Batches")  # the overview has two links to the batch
     page.get_by_role("link", name="8,641").click()
     heading(page, "Batch 8,641")
     error = page.get_by_role("region", name="Error")
