@@ -230,7 +230,8 @@ from forebay.model.errors import UsageError
 session = (
     SparkSession.builder.master("local-cluster[1,1,512]").config("spark.ui.enabled", "false")
     .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
-    .config("spark.executor.memory", "512m").config("spark.executorEnv.PYTHONPATH", "").getOrCreate()
+    .config("spark.executor.memory", "512m").config("spark.executorEnv.PYTHONPATH", "")
+    .config("spark.executor.extraJavaOptions", os.environ["SPARK_SUBMIT_OPTS"]).getOrCreate()
 )
 context = session.sparkContext
 context.setLogLevel("OFF")

@@ -201,13 +201,14 @@ def test_named_deserializer_reads_the_bytes_of_javas_serializer(name: str, data:
 
 
 _PROGRAM = """
-import json, sys
+import json, os, sys
 from pyspark.sql import SparkSession
 from direct import OffsetRange, create_rdd
 session = (
     SparkSession.builder.master("local-cluster[1,1,512]").config("spark.ui.enabled", "false")
     .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
-    .config("spark.executor.memory", "512m").config("spark.executorEnv.PYTHONPATH", "").getOrCreate()
+    .config("spark.executor.memory", "512m").config("spark.executorEnv.PYTHONPATH", "")
+    .config("spark.executor.extraJavaOptions", os.environ["SPARK_SUBMIT_OPTS"]).getOrCreate()
 )
 session.sparkContext.setLogLevel("OFF")
 rdd = create_rdd(session, json.loads(sys.argv[1]), [OffsetRange(sys.argv[2], 0, 100, 250)], value_deserializer="string")

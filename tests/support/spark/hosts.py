@@ -26,19 +26,18 @@ from tests.support.processes.cluster import AHEAD, Cluster
 from tests.support.processes.namespaces import Host, Network
 from tests.support.processes.services import _Service
 from tests.support.run.pythons import bare_python
+from tests.support.spark import java_classes
 
 DRIVER, KAFKA = "driver", "kafka"
 _KAFKA_PORT, _DRIVER_PORT, _AGENT_PORT, _MASTER_PORT = 9092, 7080, 7081, 7077
 _SPARK_CLASS = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
-_DAEMON = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dspark.worker.timeout=6"
+_WORKER_TIMEOUT = "-Dspark.worker.timeout=6"
 
 #: a lost host is noticed within seconds; a first task on a busy machine takes longer than Spark's 3 s of waiting for locality.
 #: The names are those of deploy/examples/spark-standalone.toml
 _SPARK: dict[str, str] = {
     "spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.locality.wait": "20s",
     "spark.executor.heartbeatInterval": "1s", "spark.network.timeout": "10s", "spark.network.timeoutInterval": "1s",
-    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
 }  # fmt: skip
 
 
@@ -96,6 +95,7 @@ class SparkHosts(Cluster):
             "spark": {
                 "spark.master": f"spark://{driver}:{_MASTER_PORT}", "spark.driver.host": driver,
                 "spark.driver.bindAddress": driver, "spark.cores.max": str(len(workers)), **_SPARK,
+                "spark.executor.extraJavaOptions": java_classes.spark_options(),
             },
         }  # fmt: skip
         own["security"] = {"token_file": str(folder / "tokens")}
@@ -147,7 +147,8 @@ class SparkHosts(Cluster):
 
     def _start_spark(self, host: Host, name: str, *arguments: str) -> None:
         environment = {
-            **os.environ, "SPARK_LOCAL_IP": host.address, "SPARK_DAEMON_MEMORY": "200m", "SPARK_DAEMON_JAVA_OPTS": _DAEMON,
+            **os.environ, "SPARK_LOCAL_IP": host.address, "SPARK_DAEMON_MEMORY": "200m",
+            "SPARK_DAEMON_JAVA_OPTS": f"{java_classes.spark_options()} {_WORKER_TIMEOUT}",
             "SPARK_LOCAL_DIRS": str(self.folder / "spark" / host.name),
         }  # fmt: skip
         command = (_SPARK_CLASS, f"org.apache.spark.{name}", "--webui-port", "0", *arguments)

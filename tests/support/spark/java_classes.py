@@ -26,6 +26,7 @@ from tests.support.stores.hdfs import HADOOP, HdfsServer
 
 #: the second compiler costs a Spark that lives for seconds half of all its processor time
 SPARK_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_VARIABLE = "SPARK_SUBMIT_OPTS"
 _QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 
 
@@ -44,7 +45,12 @@ def share(create: bool) -> None:
         if HADOOP.present():
             jars = HADOOP.folder()
             HdfsServer.class_archive = _used(_archive_of(jars, java), _dump_hdfs if create else None)
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(options))
+    os.environ.setdefault(_VARIABLE, " ".join(options))
+
+
+def spark_options() -> str:
+    """Return the options of Java for Spark's daemons and executors; drivers take them from the environment."""
+    return os.environ[_VARIABLE]
 
 
 def _java() -> str | None:
