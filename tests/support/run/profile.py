@@ -46,6 +46,8 @@ _KINDS = {
 _PROGRAM = re.compile(r" (?:-m )?((?<=-m )\S+|\S+\.py)(?: |$)")
 _FOLDERS_OF_TESTS = re.compile(r"\S*/pytest-of-[^/\s]+/pytest-\d+(?:/popen-gw\d+)?/([^/\s]+)")
 
+#: Spark's scripts, which become Java
+_SCRIPTS = ("spark-submit", "spark-class")
 #: kinds that a process may leave: for another command, or another name
 _PASSING = ("", "Python: tethers", "Python: fork of python")
 
@@ -161,7 +163,9 @@ def _kind(pid: int) -> str:
         name = Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:  # it has ended
         return ""
-    return kind_of(command, name) if command.strip() else ""  # without one, it is ending
+    if not command.strip() or name in _SCRIPTS:  # without a command, it is ending
+        return ""
+    return kind_of(command, name)
 
 
 def _place(pid: int) -> str:
