@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random, SystemRandom
 
@@ -109,7 +110,9 @@ def caught_up(observer: Observer) -> bool:
     return status is not None and all(p["lag"] is not None and p["lag"] < 2000 for p in status["partitions"])
 
 
-def judge(series: dict[tuple[str, str], list[tuple[float, float]]], story: Story) -> bool:
+def judge(
+    series: dict[tuple[str, str], list[tuple[float, float]]], story: Story, floors: Mapping[str, float] = FLOORS
+) -> bool:
     """Write the trend of each series, and return whether none grows and at least one of each unit was long enough."""
     growing, judged = [], Counter[str]()
     for (name, unit), points in sorted(series.items()):
@@ -118,7 +121,7 @@ def judge(series: dict[tuple[str, str], list[tuple[float, float]]], story: Story
             continue
         found = trend(points)
         judged[unit] += 1
-        grows = found.grows(FLOORS[unit])
+        grows = found.grows(floors[unit])
         if grows:
             growing.append(name)
         story.write(
