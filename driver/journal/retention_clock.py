@@ -36,7 +36,8 @@ class RetentionClock:
         self._is_behind = False
         wall_ms = clock.wall_ms()
         pause_ms = wall_ms - newest_ms if newest_ms is not None else 0
-        believed = not retention_seconds or pause_ms <= max(AHEAD_MS_MAX, retention_seconds * 1000 * PAUSE_SHARE)
+        # also if no batch is kept: barriers are (BARRIER_KEPT_MS)
+        believed = pause_ms <= max(AHEAD_MS_MAX, retention_seconds * 1000 * PAUSE_SHARE)
         self._now_ms = float(wall_ms if believed or newest_ms is None else newest_ms)
         self._compare(wall_ms)
 
