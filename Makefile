@@ -8,7 +8,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON_IN)
 # an import that is compiled anew takes twice as long, and the tests start hundreds of processes
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup kafka services demo test test-fast test-matrix test-long test-variety test-disks screenshots sim sim-night sim-mutations jepsen soak fuzz licenses sbom audit-packages check docs bench bench-peers clean lock \
+.PHONY: help setup kafka services demo test test-fast test-matrix test-long test-variety test-disks screenshots sim sim-night sim-mutations jepsen soak week fuzz licenses sbom audit-packages check docs bench bench-peers clean lock \
 	fetch-jars fetch-stores.hdfs fetch-stores.versitygw fetch-stores.emulators fetch-spark.jvm_spark fetch-servers.apicurio fetch-packages fetch-servers.deployment_tools fetch-spark.java_classes
 
 help:  ## list what can be made
@@ -102,6 +102,9 @@ jepsen: services  ## as root: a cluster in network namespaces, with faults drawn
 
 soak: services  ## as root: the same cluster at half of its capacity with a fault each minute, and a test that nothing grows (HOURS= SEED= ARGS= for its options)
 	@$(PYTHON_IN) -m tests.jepsen.soak $(if $(HOURS),--hours $(HOURS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+week: setup  ## a week of one-second batches in less than an hour, by a clock that is moved by hand, and a test that nothing grows (ARGS= for its options)
+	@$(PYTHON_IN) -m tests.jepsen.week $(ARGS)
 
 sim-mutations: setup  ## how many removed guards the simulation or a test notices; the table is run/mutations.md (ARGS=--share=1/8)
 	@$(PYTHON_IN) -m tests.simulation.mutations $(ARGS)
