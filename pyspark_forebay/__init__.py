@@ -81,13 +81,18 @@ class DefaultSource(DataSource):
         return columns
 
     def reader(self, schema: StructType) -> BatchReader | IntakeBatchReader:
-        from pyspark_forebay.intake.batch import IntakeBatchReader
-        from pyspark_forebay.kafka.batch import BatchReader
-
-        self._check_schema(schema)
+        self._check_schema(schema)  # before the imports: the collections that they cause omit PySpark's modules
+        reader: BatchReader | IntakeBatchReader
         if "tracker" in self.options:
-            return IntakeBatchReader(self.options, self._find_decoding())
-        return BatchReader(self.options, self._find_decoding())
+            from pyspark_forebay.intake.batch import IntakeBatchReader
+
+            reader = IntakeBatchReader(self.options, self._find_decoding())
+        else:
+            from pyspark_forebay.kafka.batch import BatchReader
+
+            reader = BatchReader(self.options, self._find_decoding())
+        freeze_modules()
+        return reader
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         try:
@@ -102,12 +107,13 @@ class DefaultSource(DataSource):
             raise UsageError(
                 f"streaming queries need PySpark 4.2 or newer; {pyspark.__version__} is installed"
             ) from None
-        from pyspark_forebay.intake.stream import IntakeStreamReader
-        from pyspark_forebay.kafka.stream import StreamReader
-
         self._check_schema(schema)
         if "tracker" in self.options:
+            from pyspark_forebay.intake.stream import IntakeStreamReader
+
             return IntakeStreamReader(self.options, new_id=_new_id, decoding=self._find_decoding())
+        from pyspark_forebay.kafka.stream import StreamReader
+
         return StreamReader(self.options, decoding=self._find_decoding())
 
     def writer(self, schema: StructType, overwrite: bool) -> AtLeastOnceWriter | TransactionalWriter:

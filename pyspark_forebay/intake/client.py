@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
-import tenacity
 
 from forebay.http.driver_client import DriverClient
 from forebay.messages import (
@@ -34,7 +33,7 @@ from forebay.messages import (
     TimesAnswer,
     TimesRequest,
 )
-from forebay.model.errors import AccessError, RefusedError, UnreachableError, UsageError
+from forebay.model.errors import AccessError, ForebayError, RefusedError, UnreachableError, UsageError
 from forebay.model.values import Block, TopicPartition
 from forebay.security.access import Access
 from pyspark_forebay.options.source import SourceOptions
@@ -148,15 +147,11 @@ class Intake:
 
         Raises RefusedError if that user is running.
         """
-        waited = tenacity.Retrying(
-            stop=tenacity.stop_after_delay(IN_USE_SECONDS),
-            wait=tenacity.wait_fixed(PAUSE_SECONDS),
-            sleep=self._pause,
-            retry=tenacity.retry_if_exception(lambda e: isinstance(e, RefusedError) and e.code == "in-use"),
-            reraise=True,
+        return self._again(
+            lambda: self._post("open", request, OpenCursorAnswer),
+            lambda e: isinstance(e, RefusedError) and e.code == "in-use",
+            IN_USE_SECONDS,
         )
-        answer: OpenCursorAnswer = waited(lambda: self._post("open", request, OpenCursorAnswer))
-        return answer
 
     def move(self, request: MoveCursorRequest) -> None:
         """Move a cursor. Raises FencedError, RefusedError, UnreachableError."""
@@ -174,13 +169,26 @@ class Intake:
         return self._ask(lambda: self._client.post(f"/v1/cursors/{path}", request, answer))
 
     def _ask(self, ask: Callable[[], Answer]) -> Answer:
+        return self._again(
+            ask, lambda e: isinstance(e, UnreachableError) and not isinstance(e, AccessError), self._patience_seconds
+        )
+
+    def _again(self, ask: Callable[[], Answer], passes: Callable[[BaseException], bool], seconds: float) -> Answer:
+        """Repeat ``ask`` for ``seconds`` while it raises an error that ``passes``; then raise that error."""
+        try:
+            return ask()
+        except ForebayError as error:
+            if not passes(error) or seconds <= 0:
+                raise
+            _log.warning("%s: retrying", error)
+        import tenacity  # a planner needs it only after an error
+
+        self._pause(PAUSE_SECONDS)
         again = tenacity.Retrying(
-            stop=tenacity.stop_after_delay(self._patience_seconds),
+            stop=tenacity.stop_after_delay(max(0.0, seconds - PAUSE_SECONDS)),
             wait=tenacity.wait_fixed(PAUSE_SECONDS),
             sleep=self._pause,
-            retry=tenacity.retry_if_exception(
-                lambda e: isinstance(e, UnreachableError) and not isinstance(e, AccessError)
-            ),
+            retry=tenacity.retry_if_exception(passes),
             before_sleep=lambda state: _log.warning("%s: retrying", state.outcome and state.outcome.exception()),
             reraise=True,
         )

@@ -14,7 +14,6 @@ import pyarrow as pa
 from forebay.model.errors import LostBlockError
 from forebay.model.records import DATAFRAME_SCHEMA
 from pyspark_forebay.intake.planning import BlockPart, IntakeTask
-from pyspark_forebay.kafka.reading import read_span
 from pyspark_forebay.options.source import FAIL_ON_DATA_LOSS, SourceOptions
 from wal.reading import ReadPlan, read_block, read_blocks
 
@@ -50,6 +49,8 @@ def read_task(options: SourceOptions, task: IntakeTask) -> Iterator[pa.RecordBat
             else:
                 yield from found
     if task.span is not None:
+        from pyspark_forebay.kafka.reading import read_span  # most tasks read blocks alone
+
         yield from read_span(replace(options, kafka=task.kafka), task.span)
 
 

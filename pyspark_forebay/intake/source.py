@@ -11,7 +11,6 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.consume.planning import split_ranges
 from forebay.kafka.options.access import KafkaAccess
 from forebay.messages import IncarnationSpan, IntakeAnswer, TimedSpan
@@ -96,6 +95,8 @@ class IntakeSource:
         kafka = merged_kafka_options(self._options, answer.kafka)
         if not asked or not kafka:
             return {}
+        from forebay.kafka.client.admin import KafkaAdmin  # most queries read blocks alone
+
         with KafkaAdmin(kafka, client_id="forebay-source") as admin:
             ids = admin.topic_ids({tp.topic for tp in asked})
             same = [tp for tp in asked if ids[tp.topic] == partitions[tp].incarnations[-1].topic_id]

@@ -92,7 +92,28 @@ def test_planning_of_every_query_begins_so(monkeypatch: pytest.MonkeyPatch, opti
     schema = DefaultSource(options).schema()
     assert begun == [1], "the process that finds the columns"
     DefaultSource(options).reader(schema)
-    assert begun == [1, 1], "the process that plans a batch query"
+    assert begun == [1, 1, 1], "the process that plans a batch query, before and after it imports the reader"
+
+
+_COLLECTIONS = """
+import gc, sys
+import pyspark.sql.worker.plan_data_source_read
+from pyspark_forebay import DefaultSource
+collections = []
+gc.callbacks.append(lambda phase, about: collections.append((phase, about)))
+modules = len(sys.modules)
+source = DefaultSource({options!r})
+source.reader(source.schema())
+assert len(sys.modules) - modules > 50, "the reader's modules were imported"
+assert [about["generation"] for phase, about in collections if about["generation"] == 2] == [], collections
+assert gc.get_freeze_count() > 20_000
+"""
+
+
+@pytest.mark.parametrize("options", [_KAFKA, _INTAKE], ids=["kafka", "intake"])
+def test_planning_traverses_all_modules_in_no_collection(options: dict[str, str]) -> None:
+    code = _COLLECTIONS.replace("{options!r}", repr(options))
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 def test_planning_of_every_write_begins_so(monkeypatch: pytest.MonkeyPatch) -> None:

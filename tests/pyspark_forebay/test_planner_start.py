@@ -30,11 +30,18 @@ def test_planner_connects_before_it_imports_forebay() -> None:
 @pytest.mark.parametrize(
     ("module", "unneeded"),
     [
-        ("pyspark_forebay", ("urllib3", "pyarrow.compute", "fsspec", "wal", "driver", "deploy", "rich", "click")),
+        (
+            "pyspark_forebay",
+            ("urllib3", "pyarrow.compute", "fsspec", "wal", "driver", "deploy", "rich", "click", "confluent_kafka", "asyncio"),
+        ),
         ("pyspark_forebay.kafka.stream", ("urllib3", "pyarrow.compute", "fsspec", "driver", "deploy", "rich", "click")),
         (
             "pyspark_forebay.intake.stream",
             ("s3fs", "aiohttp", "fsspec", "litestar", "driver", "deploy", "rich", "click"),
+        ),
+        (
+            "pyspark_forebay.intake.batch",
+            ("s3fs", "aiohttp", "fsspec", "litestar", "driver", "deploy", "rich", "click", "confluent_kafka", "tenacity", "asyncio"),
         ),
     ],
 )
@@ -47,7 +54,7 @@ def test_planner_imports_only_what_it_uses(module: str, unneeded: tuple[str, ...
     ("module", "most"),
     [
         ("pyspark_forebay.kafka.stream", 220),
-        ("pyspark_forebay.intake.stream", 340),
+        ("pyspark_forebay.intake.stream", 320),
         ("pyspark_forebay.sink.writers", 220),
     ],
 )

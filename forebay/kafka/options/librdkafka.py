@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-
-from confluent_kafka import Consumer, KafkaException
+from typing import TYPE_CHECKING
 
 from forebay.model.errors import SettingsError
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaException
 
 #: option → (its only allowed value, the reason)
 FORCED: dict[str, tuple[str, str]] = {
@@ -156,6 +158,8 @@ def check_options(options: Mapping[str, str]) -> None:
 
     Raises SettingsError for an option that must have another value, an option unknown to librdkafka, or a value that it refuses.
     """
+    from confluent_kafka import Consumer, KafkaException  # planners of queries import this module, and check without it
+
     made = consumer_options(options, group="check", memory_bytes=64_000_000, client_id="forebay-validate")
     made.setdefault("log_level", "0")  # the consumer begins to connect immediately; its errors are irrelevant here
     try:

@@ -85,7 +85,7 @@ def test_kafka_is_asked_only_about_the_newest_incarnation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """INV-5: another topic's records would pass for ours."""
-    monkeypatch.setattr(source_module, "KafkaAdmin", Brokers(at))
+    monkeypatch.setattr("forebay.kafka.client.admin.KafkaAdmin", Brokers(at))
     options = read_options({"tracker": "http://127.0.0.1:1"}, streaming=False)
     views = tuple(
         m.IncarnationView(number=incarnation, start=start, topic_id=topic_id)
@@ -101,7 +101,7 @@ def test_kafka_is_asked_only_about_the_newest_incarnation(
 @pytest.mark.parametrize("when", ["before the block was named", "before the block was read"])
 def test_records_cleaned_up_during_a_search_are_asked_of_kafka(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """INV-2: the block existed when Kafka was asked about older records, and was deleted before it was searched."""
-    monkeypatch.setattr(source_module, "KafkaAdmin", Brokers(2))
+    monkeypatch.setattr("forebay.kafka.client.admin.KafkaAdmin", Brokers(2))
     options = read_options({"tracker": "http://127.0.0.1:1"}, streaming=False)
     tp = TopicPartition(TOPIC, 0)
     incarnation = m.IncarnationView(number=1, start=0, topic_id="id-1")
@@ -133,7 +133,7 @@ def test_time_is_searched_in_the_whole_wal_before_kafka(taken: Taken, monkeypatc
         return {r.tp: (offsets, offsets)}
 
     monkeypatch.setattr(IntakeSource, "_times_in", times_in)
-    monkeypatch.setattr(source_module, "KafkaAdmin", Brokers(25))
+    monkeypatch.setattr("forebay.kafka.client.admin.KafkaAdmin", Brokers(25))
     options = {"assign": f'{{"{TOPIC}": [1]}}', "kafka.bootstrap.servers": "b:1"}
 
     def begins(time: int, **more: str) -> int:
