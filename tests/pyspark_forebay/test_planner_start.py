@@ -32,7 +32,18 @@ def test_planner_connects_before_it_imports_forebay() -> None:
     [
         (
             "pyspark_forebay",
-            ("urllib3", "pyarrow.compute", "fsspec", "wal", "driver", "deploy", "rich", "click", "confluent_kafka", "asyncio"),
+            (
+                "urllib3",
+                "pyarrow.compute",
+                "fsspec",
+                "wal",
+                "driver",
+                "deploy",
+                "rich",
+                "click",
+                "confluent_kafka",
+                "asyncio",
+            ),
         ),
         ("pyspark_forebay.kafka.stream", ("urllib3", "pyarrow.compute", "fsspec", "driver", "deploy", "rich", "click")),
         (
@@ -41,7 +52,19 @@ def test_planner_connects_before_it_imports_forebay() -> None:
         ),
         (
             "pyspark_forebay.intake.batch",
-            ("s3fs", "aiohttp", "fsspec", "litestar", "driver", "deploy", "rich", "click", "confluent_kafka", "tenacity", "asyncio"),
+            (
+                "s3fs",
+                "aiohttp",
+                "fsspec",
+                "litestar",
+                "driver",
+                "deploy",
+                "rich",
+                "click",
+                "confluent_kafka",
+                "tenacity",
+                "asyncio",
+            ),
         ),
     ],
 )
