@@ -10,7 +10,7 @@ from tests.jepsen.story import Story
 
 
 def test_each_sample_has_all_units_and_a_collection_that_grows_is_named(tmp_path: Path) -> None:
-    series = week.sampled(tmp_path / "stream", 80, samples=20)
+    series = week.read(week.sample(tmp_path, 80, samples=20))
     assert {unit for _, unit in series} == week.FLOORS.keys()
     times = [at for at, _ in series["memory", "MB"]]
     assert times == [4.0 * number for number in range(1, 21)]

@@ -31,21 +31,31 @@ FLOORS = {"MB": 4.0, "kB": 20.0, "files": 20.0, "entries": 20.0, "ms": 0.0, "µs
 Series = dict[tuple[str, str], list[tuple[float, float]]]
 
 
-def sampled(folder: Path, batches: int, samples: int = SAMPLES) -> Series:
-    """Run ``batches`` batches, one per second of the clock, and return the samples of each series by name and unit."""
-    series: Series = defaultdict(list)
-    with LongRun(folder, RETENTION_SECONDS, RECEIVER_BATCHES).opened() as going:
+def sample(folder: Path, batches: int, samples: int = SAMPLES) -> Path:
+    """Run ``batches`` batches in ``folder``, one per second of the clock, and return the file of the samples. They are kept in no
+    memory, which is one of the series."""
+    file = folder / "samples.jsonl"
+    with LongRun(folder, RETENTION_SECONDS, RECEIVER_BATCHES).opened() as going, file.open("w") as lines:
         for number in range(1, samples + 1):
             begun, before = time.process_time(), going.batch
             going.run(batches * number // samples - before)
             each_ms = (time.process_time() - begun) / (going.batch - before) * 1000
-            found = {("a batch, processor time", "ms"): each_ms, ("a status", "µs"): going.status_seconds() * 1e6}
-            found["memory", "MB"] = _memory_bytes() / 1e6
+            found = [("a batch, processor time", "ms", each_ms), ("a status", "µs", going.status_seconds() * 1e6)]
+            found.append(("memory", "MB", _memory_bytes() / 1e6))
             for name, size in going.sizes().items():
                 unit = _unit_of(name)
-                found[name, unit] = size / 1000 if unit == "kB" else size
-            for key, value in found.items():
-                series[key].append((float(going.batch), value))
+                found.append((name, unit, size / 1000 if unit == "kB" else size))
+            lines.write(json.dumps([going.batch, found]) + "\n")
+    return file
+
+
+def read(file: Path) -> Series:
+    """Return the series of a file of samples, by name and unit."""
+    series: Series = defaultdict(list)
+    for line in file.read_text().splitlines():
+        at, found = json.loads(line)
+        for name, unit, value in found:
+            series[name, unit].append((float(at), value))
     return series
 
 
@@ -70,8 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
     folder.mkdir(parents=True)
     story = Story(folder)
     story.write(f"{chosen.days:g} days of one batch per second")
-    series = sampled(folder, round(chosen.days * DAY_SECONDS))
-    (folder / "samples.json").write_text(json.dumps([[*key, points] for key, points in series.items()]))
+    series = read(sample(folder, round(chosen.days * DAY_SECONDS)))
     return 0 if judge(series, story, FLOORS) else 1
 
 
