@@ -1,4 +1,4 @@
-"""The journal's files: their names, the content of a claim, and the metadata of the frames.
+"""The journal's files: their names, and the metadata of the frames.
 
 The numbers in the names have no gaps. So a reader does not rely on a listing alone: it looks up by name any file that the
 listing does not show yet.
@@ -37,14 +37,6 @@ class HistoryMeta(msgspec.Struct, frozen=True):
     """Metadata of a HISTORY frame with a skipped batch, as ``SnapshotMeta.actions``. Other HISTORY frames have none."""
 
     actions: bool
-
-
-class Claim(msgspec.Struct, frozen=True):
-    """The content of an epoch's claim. Only people read it."""
-
-    epoch: int
-    owner: str
-    time_ms: int
 
 
 def claim_path(stream: str, epoch: int) -> str:

@@ -9,11 +9,12 @@ from collections.abc import Callable, Generator
 
 import msgspec
 
-from driver.journal.files import Claim, claim_path, newest_claim
+from driver.journal import claims
+from driver.journal.files import claim_path, newest_claim
 from driver.journal.history import HistoryWriter
 from driver.journal.leadership import timeline
 from driver.journal.log import reading as journal
-from driver.journal.log.opening import SEGMENT_BYTES
+from driver.journal.log.opening import SEGMENT_BYTES, first_claim
 from driver.journal.log.writing import Journal
 from driver.journal.state import BrokenInvariant, State
 from forebay.model.errors import CorruptionError, FencedError, RefusedError, StoreError
@@ -44,10 +45,8 @@ def refuse_intact(journal_storage: Storage, wal: Storage, stream: str, copy: Sta
         return
     try:
         state = journal.read_beside_a_writer(journal_storage, stream).state
-        same = journal_storage.read(claim_path(stream, numbered(marked, 1))) == wal.read(
-            layout.timeline_marker(stream, marked)
-        )
-    except (CorruptionError, BrokenInvariant, FileNotFoundError):
+        same = first_claim(journal_storage, stream, marked) == wal.read(layout.timeline_marker(stream, marked))
+    except (CorruptionError, BrokenInvariant, FileNotFoundError, timeline.TimelineFound):
         return
     if state is None or not same or (copy.timeline, copy.events) > (state.timeline, state.events):
         return
@@ -76,7 +75,8 @@ def steps(
     The first two steps mark the WAL and claim the journal: from then on no driver of an older timeline acts, and none leads
     until the new timeline's snapshot is durable. Each attempt begins a timeline of its own, so an earlier attempt that was
     killed or suspended can't disturb it. ``now`` gives seconds on the wall clock; ``segment_bytes`` limits a segment's size;
-    ``compose`` makes the plan. Raises FencedError if another rebuild or driver came in between; RefusedError, StoreError.
+    ``compose`` makes the plan. Raises FencedError if another rebuild or driver came in between; CorruptionError, RefusedError,
+    StoreError.
     """
     marked = timeline.newest_marker(wal, stream)
     if not marked:
@@ -87,15 +87,19 @@ def steps(
     newest_copy(wal, stream)  # refused before anything is changed
     new_timeline = marked + 1
     epoch = numbered(new_timeline, 1)
-    claim = msgspec.json.encode(Claim(epoch=epoch, owner=owner, time_ms=wall_ms))
+    claim = claims.Claim(epoch=epoch, owner=owner, time_ms=wall_ms).encode()
     try:
         wal.put_new(layout.timeline_marker(stream, new_timeline), claim)
     except FileExistsError:
         raise FencedError(f"another rebuild of stream {stream!r} has begun timeline {new_timeline}") from None
     yield "marked"
     failpoints.hit("rebuild.after-marker")
-    for older in range(2, new_timeline + 1):  # a driver looks up the timeline after its own: none may be missing
-        _put_claim(journal_storage, stream, older, wal.read(layout.timeline_marker(stream, older)))
+    for older in range(2, new_timeline):  # a driver looks up the timeline after its own: none may be missing
+        marker = layout.timeline_marker(stream, older)
+        content = wal.read(marker)
+        claims.decode(content, marker)  # a damaged claim would be another journal's for every later driver
+        _put_claim(journal_storage, stream, older, content)
+    _put_claim(journal_storage, stream, new_timeline, claim)
     yield "claimed"
     failpoints.hit("rebuild.after-claim")
     plan = compose(read_evidence(journal_storage, wal, stream, topic_ids), new_timeline, wall_ms, owner)
@@ -162,12 +166,16 @@ def _put_claim(journal_storage: Storage, stream: str, of_timeline: int, claim: b
     try:
         journal_storage.put_new(path, claim)
     except FileExistsError:
-        if journal_storage.read(path) != claim:
-            raise RefusedError(
-                f"{journal_storage.url} holds a journal of timeline {of_timeline} of another WAL: correct [driver].journal or "
-                "[wal].url",
-                "conflict",
-            ) from None
+        found = journal_storage.read(path)
+        if found == claim:
+            return
+        marker = layout.timeline_marker(stream, of_timeline)
+        claims.decode(found, path, f"; if the WAL is this journal's, copy the content of {marker} in the WAL into it")
+        raise RefusedError(
+            f"{journal_storage.url} holds a journal of timeline {of_timeline} of another WAL: correct [driver].journal or "
+            "[wal].url",
+            "conflict",
+        ) from None
 
 
 def _write_again(

@@ -124,7 +124,8 @@ def inspect_journal(journal_storage: Storage, wal_storage: Storage | None, strea
 
 
 def _epoch(storage: Storage, stream: str, epoch: int) -> EpochContent:
-    from driver.journal.files import Claim, claim_path, segment_paths
+    from driver.journal import claims
+    from driver.journal.files import claim_path, segment_paths
     from forebay.model.identifiers import timeline_of
     from wal.segments.frame import Frame, FrameKind
     from wal.segments.scan import Damage, Newer, scan_segment
@@ -133,10 +134,12 @@ def _epoch(storage: Storage, stream: str, epoch: int) -> EpochContent:
     events: Counter[str] = Counter()
     damage: list[str] = []
     try:
-        claim = msgspec.json.decode(storage.read(claim_path(stream, epoch)), type=Claim)
+        claim = claims.decode(storage.read(claim_path(stream, epoch)), claim_path(stream, epoch))
         owner, claimed_ms = claim.owner, claim.time_ms
-    except (FileNotFoundError, *UNDECODABLE):
-        damage.append("its claim is absent or can't be read")
+    except FileNotFoundError:
+        damage.append("its claim is absent")
+    except CorruptionError as error:
+        damage.append(str(error))
     paths = segment_paths(storage, stream, epoch)
     for path in paths:
         try:

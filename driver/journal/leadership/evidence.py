@@ -33,6 +33,11 @@ def mark(storage: Storage, stream: str, epoch: int, claim: bytes) -> None:
         storage.put_new(mark_path(stream, epoch), claim)
 
 
+def marked_claim(storage: Storage, stream: str, epoch: int) -> bytes:
+    """Return the content of the mark of ``epoch``: its claim. Raises FileNotFoundError, StoreError."""
+    return storage.read(mark_path(stream, epoch))
+
+
 def is_marked(storage: Storage, stream: str, epoch: int) -> bool:
     """Whether the mark of ``epoch`` exists. Raises StoreError."""
     return storage.exists(mark_path(stream, epoch))

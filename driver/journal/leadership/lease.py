@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from driver.journal import checked_json
 from driver.journal.leadership.processes import (
     boot_and_start,
     has_ended,
@@ -89,11 +90,13 @@ def read_lease(storage: Storage, stream: str) -> Lease | None:
 def stored_lease(storage: Storage, stream: str) -> Lease | None:
     """Return the stored lease, even if it has ended; None if it is absent or damaged. Raises StoreError."""
     try:
-        return msgspec.json.decode(storage.read(lease_path(stream)), type=Lease)
+        return checked_json.decode(storage.read(lease_path(stream)), Lease)
     except FileNotFoundError:
         return None
-    except UNDECODABLE:
-        return None  # a damaged lease counts as none: the epoch protects the data
+    except UNDECODABLE as error:
+        # The epoch protects the data. A wrong number of durable events would make every later driver refuse the journal.
+        log.warning("the lease %s is damaged and counts as none: %s", lease_path(stream), error)
+        return None
 
 
 def wait_until_stale(storage: Storage, stream: str, stopping: threading.Event) -> bool:
@@ -317,4 +320,4 @@ class LeaseKeeper:
                 self._lease = msgspec.structs.replace(
                     self._lease, led_epoch=self._lease.epoch, led_events=self._confirmed()
                 )
-        self._storage.replace(lease_path(self._stream), msgspec.json.encode(self._lease))
+        self._storage.replace(lease_path(self._stream), checked_json.encode(self._lease))

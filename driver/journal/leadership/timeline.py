@@ -8,6 +8,7 @@ was not finished.
 
 from __future__ import annotations
 
+from driver.journal import claims
 from forebay.model.errors import ForebayError, StoreError
 from wal.segments import layout
 from wal.storage import Storage
@@ -58,7 +59,10 @@ def unfinished(journal: Storage, stream: str, timeline: int) -> TimelineFound:
 
 
 def mark(journal: Storage, wal: Storage, stream: str, timeline: int, first_claim: bytes) -> None:
-    """Create the timeline's marker in the WAL, unless it exists. Raises TimelineFound if it is another journal's; StoreError."""
+    """Create the timeline's marker in the WAL, unless it exists.
+
+    Raises TimelineFound if it is another journal's; CorruptionError if the marker is damaged; StoreError.
+    """
     marker = layout.timeline_marker(stream, timeline)
     try:
         wal.put_new(marker, first_claim)
@@ -68,6 +72,7 @@ def mark(journal: Storage, wal: Storage, stream: str, timeline: int, first_claim
         except FileNotFoundError:
             raise StoreError(f"{marker} was deleted while it was being read; try again") from None
         if found != first_claim:
+            claims.decode(found, marker, "; if the WAL is this journal's, copy the first claim of the timeline into it")
             raise _belongs_elsewhere(journal, wal, stream) from None
 
 

@@ -26,11 +26,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from typing import cast
 
-import msgspec
-
-from driver.journal.files import Claim, claim_path, newest_claim
+from driver.journal import claims
+from driver.journal.files import claim_path, newest_claim
 from driver.journal.leadership import evidence, timeline
 from driver.journal.log.reading import read_beside_a_writer
 from driver.journal.log.writing import Journal
@@ -39,6 +39,7 @@ from forebay.model.errors import CorruptionError
 from forebay.model.identifiers import numbered, timeline_of
 from forebay.process import failpoints
 from forebay.settings.schema import DriverSettings
+from wal.segments import layout
 from wal.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ def opening_steps(
     marked = timeline.refuse_other(storage, wal, stream, timeline_of(newest)) if wal is not None else 0
     epoch = newest + 1 if newest else numbered(1, 1)
     while True:
-        claim = msgspec.json.encode(Claim(epoch=epoch, owner=owner, time_ms=wall_ms))
+        claim = claims.Claim(epoch=epoch, owner=owner, time_ms=wall_ms).encode()
         try:
             storage.put_new(claim_path(stream, epoch), claim)
         except FileExistsError:
@@ -128,11 +129,34 @@ def opening_steps(
     failpoints.hit("journal.after-snapshot")
     journal.check()
     if wal is not None:
-        try:
-            first_claim = storage.read(claim_path(stream, numbered(timeline_of(epoch), 1)))
-        except FileNotFoundError:  # lost during the opening
-            raise timeline.unfinished(storage, stream, timeline_of(epoch)) from None
-        timeline.mark(storage, wal, stream, timeline_of(epoch), first_claim)
+        is_first = epoch == numbered(timeline_of(epoch), 1)
+        first = claim if is_first else first_claim(storage, stream, timeline_of(epoch))
+        timeline.mark(storage, wal, stream, timeline_of(epoch), first)
     evidence.mark(storage, stream, epoch, claim)
     journal.drop_superseded()
     return journal, state
+
+
+def first_claim(storage: Storage, stream: str, of_timeline: int) -> bytes:
+    """Return the first claim of a timeline; if it is damaged, its copy in the mark of its epoch.
+
+    Raises CorruptionError if neither is whole; TimelineFound if there is no claim; StoreError.
+    """
+    epoch = numbered(of_timeline, 1)
+    path = claim_path(stream, epoch)
+    try:
+        claim = storage.read(path)
+    except FileNotFoundError:  # lost during the opening
+        raise timeline.unfinished(storage, stream, of_timeline) from None
+    try:
+        claims.decode(
+            claim, path, f"; copy the content of {layout.timeline_marker(stream, of_timeline)} in the WAL into it"
+        )
+    except CorruptionError as error:
+        with suppress(FileNotFoundError, CorruptionError):
+            copy = evidence.marked_claim(storage, stream, epoch)
+            claims.decode(copy, evidence.mark_path(stream, epoch))
+            log.error("%s; its copy in %s is used", error, evidence.mark_path(stream, epoch))
+            return copy
+        raise
+    return claim

@@ -10,11 +10,13 @@ import pytest
 
 from driver import IngestContext
 from driver.background.discovery import LostJournal
+from driver.journal.claims import Claim
 from driver.journal.leadership.lease import LeaseHeld
 from driver.journal.leadership.timeline import TimelineFound
 from driver.journal.log import opening as journal
 from forebay.kafka.client.admin import Committed, KafkaAdmin
 from forebay.model.errors import CorruptionError, ForebayError, UnknownTopicError, UsageError
+from forebay.model.identifiers import numbered
 from forebay.model.values import TopicPartition
 from tests.support.processes.played import PlayedReceiver
 from tests.support.state.intakes import Collecting, Configure, ready
@@ -76,7 +78,7 @@ def test_a_second_journal_over_the_same_wal_refuses_to_lead(settings: Configure,
     with IngestContext(None, settings()) as intake:
         intake.foreach_batch(Collecting(1))
     (marker,) = (tmp_path / "wal" / "s").glob("lineage-*")
-    marker.write_bytes(b"{}")
+    marker.write_bytes(Claim(numbered(1, 1), "another", 1).encode())
     with pytest.raises(TimelineFound, match="belongs to another journal"):
         IngestContext(None, settings()).foreach_batch(Collecting(1))
 

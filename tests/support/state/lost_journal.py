@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from driver.background.snapshot_copies import SnapshotCopies
-from driver.journal.files import Claim, claim_path
+from driver.journal.claims import Claim
+from driver.journal.files import claim_path
 from driver.journal.log import opening
 from driver.journal.log.encoding import EncodedState
 from driver.journal.state import State
@@ -63,7 +64,7 @@ class Lost:
 
     @property
     def claim(self) -> bytes:
-        return msgspec.json.encode(Claim(numbered(1, 1), "test", 1))
+        return Claim(numbered(1, 1), "test", 1).encode()
 
     def copy(self) -> str:
         state = EncodedState.of(self.t.state)

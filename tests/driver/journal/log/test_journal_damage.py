@@ -11,10 +11,12 @@ import msgspec
 import pytest
 
 from driver.journal import events as ev
+from driver.journal.claims import Claim
 from driver.journal.files import claim_path, epoch_folder
 from driver.journal.leadership import evidence
 from driver.journal.leadership.evidence import mark_path
 from driver.journal.leadership.lease import Lease, LeaseKeeper, lease_path, read_lease, stored_lease
+from driver.journal.leadership.timeline import TimelineFound
 from driver.journal.log import opening
 from driver.journal.log import reading as journal
 from driver.journal.log.opening import opening_steps
@@ -25,6 +27,7 @@ from forebay.model.errors import CorruptionError, FencedError
 from forebay.model.identifiers import numbered
 from tests.support.stores.forgetful import Crash, ForgetfulStorage
 from tests.support.stores.unlisted import Unlisted
+from wal.segments import layout
 from wal.storage import MemoryStorage, Storage
 
 STREAM = "s"
@@ -310,6 +313,61 @@ def test_a_reader_refuses_a_journal_whose_newest_claim_is_lost(storage: Storage)
     assert Driver(storage).state == driver.state
 
 
+def lead_with(storage: Storage, wal: Storage) -> Journal:
+    return opening.lead(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(uids), wal=wal)[0]
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def test_a_damaged_first_claim_is_read_from_its_mark(storage: Storage, caplog: pytest.LogCaptureFixture) -> None:
+    """Otherwise the WAL would seem to belong to another journal, and no driver would ever lead again."""
+    wal = MemoryStorage(f"damage-{next(uids)}")
+    first = lead_with(storage, wal)
+    path = claim_path(STREAM, first.epoch)
+    whole = storage.read(path)
+    marker = layout.timeline_marker(STREAM, 1)
+    for damaged in (b"", whole[:-10], *(flipped(whole, at) for at in range(len(whole)))):
+        storage.replace(path, damaged)
+        caplog.clear()
+        lead_with(storage, wal)
+        assert f"{path} is damaged at byte 0" in caplog.text
+        assert wal.read(marker) == whole
+        wal.delete(marker)  # a driver that creates it takes the whole claim
+        lead_with(storage, wal)
+        assert wal.read(marker) == whole
+
+
+def test_a_damaged_first_claim_without_a_copy_is_refused_by_its_name(storage: Storage) -> None:
+    """INV-5. Its bytes are put into no marker, where they would stay."""
+    wal = MemoryStorage(f"damage-{next(uids)}")
+    begun = opening_steps(storage, STREAM, "dies", 1, lambda: 1.0, lambda: next(uids), wal=wal)
+    next(begun)
+    path = claim_path(STREAM, numbered(1, 1))
+    whole = storage.read(path)
+    storage.replace(path, flipped(whole, 12))
+    with pytest.raises(CorruptionError, match=f"{path} is damaged at byte 0: it is no whole claim"):
+        lead_with(storage, wal)
+    assert not wal.list(STREAM)
+    storage.replace(path, whole)
+    lead_with(storage, wal)
+    assert wal.read(layout.timeline_marker(STREAM, 1)) == whole
+
+
+def test_a_damaged_marker_is_not_taken_for_another_journals(storage: Storage) -> None:
+    wal = MemoryStorage(f"damage-{next(uids)}")
+    lead_with(storage, wal)
+    marker = layout.timeline_marker(STREAM, 1)
+    whole = wal.read(marker)
+    wal.replace(marker, flipped(whole, 12))
+    with pytest.raises(CorruptionError, match=f"{marker} is damaged"):
+        lead_with(storage, wal)
+    wal.replace(marker, Claim(numbered(1, 1), "another", 1).encode())
+    with pytest.raises(TimelineFound, match="belongs to another journal"):
+        lead_with(storage, wal)
+
+
 @pytest.mark.parametrize("content", [None, b"", b'{"epoch": 1', b"[]", b'{"led_events": -1}'])
 def test_without_a_lease_that_can_be_read_the_journal_opens_as_it_is(storage: Storage, content: bytes | None) -> None:
     driver = Driver(storage)
@@ -320,6 +378,28 @@ def test_without_a_lease_that_can_be_read_the_journal_opens_as_it_is(storage: St
     else:
         storage.replace(lease_path(STREAM), content)
     assert Driver(storage).state == driver.state
+
+
+def test_a_wrong_bit_in_the_lease_makes_no_driver_refuse_the_journal(
+    storage: Storage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next driver passes on what the lease proves: a wrong number would stay, and every later driver would refuse."""
+    driver = Driver(storage)
+    driver.write(3)
+    driver.stop()
+    whole = storage.read(lease_path(STREAM))
+    for at in (
+        whole.index(b'"led_events":3') + len(b'"led_events":'),
+        whole.index(b'"led_epoch":') + len(b'"led_epoch":'),
+    ):
+        for bit in range(4):
+            wrong = bytearray(whole)
+            wrong[at] ^= 1 << bit
+            storage.replace(lease_path(STREAM), bytes(wrong))
+            caplog.clear()
+            assert Driver(storage).state == driver.state
+            assert "the lease s/lease is damaged and counts as none" in caplog.text
+            assert Driver(storage).state == driver.state
 
 
 def test_a_lease_of_an_older_release_proves_nothing(storage: Storage) -> None:
