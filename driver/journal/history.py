@@ -29,7 +29,7 @@ from forebay.model.wire import UNDECODABLE, WIRE_NAMES
 from forebay.process import failpoints
 from wal.segments import layout
 from wal.segments.frame import FrameKind
-from wal.segments.scan import Damage, Newer, TornTail, scan_segment
+from wal.segments.scan import Damage, Newer, TornTail, scan_object, scan_segment
 from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import Storage
 
@@ -268,7 +268,7 @@ def read_back(storage: Storage, stream: str, before_epoch: int | None = None) ->
 
 
 def _batches(storage: Storage, path: str) -> Iterator[FinishedBatch]:
-    for found in scan_segment(storage, path):
+    for found in scan_segment(storage, path) if storage.appendable else scan_object(storage, path):
         if isinstance(found, TornTail):
             break
         if isinstance(found, Damage):

@@ -113,6 +113,24 @@ def scan_segment(storage: Readable, path: str, *, payloads: bool = True, swapped
         yield _rest(window, 0)
 
 
+def scan_object(storage: Readable, path: str) -> Iterator[Scanned]:
+    """Yield everything in the segment ``path``, which was stored as a whole object, as :func:`scan_segment` does.
+
+    An object appears whole or not at all, and has at least one frame after its header. So one that ends before that, or within
+    a frame, was cut: its end is a Damage, not a torn tail.
+    """
+    found = 0
+    for item in scan_segment(storage, path):
+        found += 1
+        if isinstance(item, TornTail):
+            yield Damage(item.offset, item.offset + item.length, "the object ends within a frame")
+        else:
+            yield item
+    if found < 2:
+        size = storage.size(path)
+        yield Damage(size, size, "the object ends before its first frame")
+
+
 class SegmentScan:
     """A scan of a segment that may still grow: each :meth:`more` continues where the last one ended.
 

@@ -19,7 +19,7 @@ from forebay.model.identifiers import numbered, timeline_of
 from forebay.model.wire import UNDECODABLE
 from wal.segments import layout
 from wal.segments.frame import Frame, FrameKind
-from wal.segments.scan import Damage, Newer, Readable, Scanned, TornTail, scan_segment
+from wal.segments.scan import Damage, Newer, Readable, Scanned, TornTail, scan_object, scan_segment
 from wal.storage import Storage
 
 #: number of objects that are read at the same time
@@ -187,7 +187,7 @@ def snapshot_in(source: Readable, path: str, corrections: list[str] | None = Non
 
 def _first_record(source: Readable, path: str) -> Frame | None:
     """Return the first whole frame after the segment's header, or None. Raises CorruptionError, NewerVersionError."""
-    for found in scan_segment(source, path):
+    for found in _scan(source, path):
         if isinstance(found, TornTail):
             return None
         if isinstance(found, Damage):
@@ -216,7 +216,11 @@ def _snapshot_of(first: Frame | None, path: str, corrections: list[str] | None) 
 
 
 def _frames(source: Readable, path: str) -> Iterator[Frame]:
-    return intact_frames(scan_segment(source, path), path)
+    return intact_frames(_scan(source, path), path)
+
+
+def _scan(source: Readable, path: str) -> Iterator[Scanned]:
+    return scan_object(source, path) if isinstance(source, _Objects) else scan_segment(source, path)
 
 
 def intact_frames(found: Iterable[Scanned], path: str) -> Iterator[Frame]:

@@ -110,9 +110,11 @@ def test_an_epoch_that_led_is_not_skipped_when_its_first_segment_is_missing_or_c
     else:
         cut(storage, path, length)
     storage.delete(lease_path(STREAM))  # the mark alone proves it
-    with pytest.raises(CorruptionError, match="led, and none of its snapshots is found"):
+    is_cut_object = length is not None and not storage.appendable
+    message = "the object ends" if is_cut_object else "led, and none of its snapshots is found"
+    with pytest.raises(CorruptionError, match=message):
         Driver(storage)
-    with pytest.raises(CorruptionError, match="led, and none of its snapshots is found"):
+    with pytest.raises(CorruptionError, match=message):
         journal.read(storage, STREAM)
 
 
@@ -237,6 +239,24 @@ def test_the_count_in_the_lease_is_a_lower_bound(storage: Storage) -> None:
     else:
         storage.delete(last)
     assert journal.read(storage, STREAM).state == known
+
+
+def test_the_newest_object_of_a_journal_is_refused_if_its_end_is_cut_off() -> None:
+    """INV-5. No crash leaves a part of an object, so its events were answered; without a lease nothing else counts them."""
+    storage = MemoryStorage(f"damage-{next(uids)}", appendable=False)
+    driver = Driver(storage)
+    driver.write(3)
+    storage.delete(lease_path(STREAM))
+    last = segments(storage, driver.journal.epoch)[-1]
+    whole = storage.read(last)
+    content = whole.rstrip(b"\0")  # the rest only fills the last line
+    for length in range(len(content)):
+        storage.replace(last, whole[:length])
+        with pytest.raises(CorruptionError, match=r"the object ends|is damaged"):
+            journal.read(storage, STREAM)
+    for length in range(len(content), len(whole) + 1):
+        storage.replace(last, whole[:length])
+        assert journal.read(storage, STREAM).state == driver.state
 
 
 def test_only_events_of_a_driver_that_still_led_are_counted(storage: Storage) -> None:
