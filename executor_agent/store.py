@@ -7,6 +7,7 @@ that a task read from the WAL, and replicas of another host's blocks.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import tempfile
 import threading
@@ -25,6 +26,8 @@ from wal.blocks.set_aside import block_of, copies_set_aside, set_aside
 from wal.segments.frame import HEADER_LENGTH, aligned, parse_header
 from wal.storage import open_storage
 
+log = logging.getLogger(__name__)
+
 #: a younger temporary file may be in use by a receiver, which renames or removes it within seconds
 TEMPORARY_AGE_MS_MIN = 60_000
 #: an older temporary file is never in use, even if the agent has been running since before it
@@ -37,7 +40,9 @@ OLD_BLOCK_MS = 60_000
 #: maximum number of them in a heartbeat
 OLD_BLOCKS_MAX = 1_000
 
-_EPOCH_FILE = "driver-epoch"
+#: the same number twice: a wrong bit in one of them, or its end cut off, must not let the agent obey an older driver
+_EPOCH_FILES = ("driver-epoch-copy", "driver-epoch")
+_EPOCH_DIGITS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,24 +296,42 @@ class BlockStore:
     # ---- the newest driver -------------------------------------------------------------------------------------------
 
     def driver_epoch(self, stream: str) -> int:
-        """Return the highest epoch of a driver of ``stream`` that this agent has seen; 0 if none. Raises UsageError."""
+        """Return the highest epoch of a driver of ``stream`` that this agent has seen; 0 if none.
+
+        Two files have the number. If they differ, the higher one counts: the agent was killed between the two writes, an older
+        release wrote one of them, or one is damaged. Raises UsageError if neither has a number, StoreError.
+        """
         storage = open_storage(f"file://{self.directory}")
-        name = f"{check_name('stream', stream)}/{_EPOCH_FILE}"
-        try:
-            text = storage.read(name)
-        except FileNotFoundError:
-            return 0
-        if not text.isdigit():
+        found: dict[str, int | None] = {}
+        for file in _EPOCH_FILES:
+            name = f"{check_name('stream', stream)}/{file}"
+            with contextlib.suppress(FileNotFoundError):
+                found[name] = _epoch_in(storage.read(name))
+        epochs = [epoch for epoch in found.values() if epoch is not None]
+        if found and not epochs:
             raise UsageError(
-                f"{self.directory / name} is damaged: it holds no number; "
-                f"delete it when no older driver of {stream} can be running"
+                f"{' and '.join(str(self.directory / name) for name in found)} are damaged: they hold no number; "
+                f"delete them when no older driver of {stream} can be running"
             )
-        return int(text)
+        if len(set(found.values())) > 1:
+            said = ", ".join(f"{self.directory / name}: {epoch or 'damaged'}" for name, epoch in found.items())
+            log.warning(
+                "the files with the highest epoch of a driver differ, and the agent uses %d: %s", max(epochs), said
+            )
+        return max(epochs, default=0)
 
     def keep_driver_epoch(self, stream: str, epoch: int) -> None:
         """Store ``epoch`` durably, so that this agent obeys no older driver after a restart (INV-4). Raises StoreError."""
         (self.directory / check_name("stream", stream)).mkdir(mode=0o700, exist_ok=True)
-        open_storage(f"file://{self.directory}").replace(f"{stream}/{_EPOCH_FILE}", b"%d" % epoch)
+        storage = open_storage(f"file://{self.directory}")
+        for file in _EPOCH_FILES:
+            storage.replace(f"{stream}/{file}", b"%0*d" % (_EPOCH_DIGITS, epoch))
+
+
+def _epoch_in(content: bytes) -> int | None:
+    """Return the number in a file of an epoch; None if the file is damaged. An older release wrote it without zeros before it."""
+    is_whole = len(content) == _EPOCH_DIGITS or (len(content) < _EPOCH_DIGITS and not content.startswith(b"0"))
+    return int(content) if content.isdigit() and is_whole else None
 
 
 def _damage(path: Path) -> str | None:

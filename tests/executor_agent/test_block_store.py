@@ -45,6 +45,7 @@ def write(store: BlockStore, sequence: int = 1) -> Path:
         ("s", "r1-1-1\n"),
         ("s", "r1-1-1\x00"),
         ("s", "driver-epoch"),
+        ("s", "driver-epoch-copy"),
         ("", "r1-1-1"),
         ("s", ""),
     ],
@@ -192,9 +193,56 @@ def test_highest_epoch_of_a_driver_survives_a_restart(store: BlockStore, clock: 
     again.open()
     assert again.driver_epoch("s") == 1 << 40 | 3
     assert again.usage().blocks == 0
-    (store.directory / "s" / "driver-epoch").write_bytes(b"12x")
-    with pytest.raises(UsageError, match="damaged"):
-        again.driver_epoch("s")
+
+
+EPOCH = 1 << 40 | 3
+
+
+def damaged_epochs() -> list[bytes]:
+    """Return the content of an epoch's file cut at each byte, and with each of its bits wrong once."""
+    whole = b"%020d" % EPOCH
+    cuts = [whole[:length] for length in range(len(whole))]
+    return cuts + [
+        bytes(byte ^ (1 << bit) if at == wrong else byte for at, byte in enumerate(whole))
+        for wrong in range(len(whole))
+        for bit in range(8)
+    ]
+
+
+@pytest.mark.parametrize("name", ["driver-epoch", "driver-epoch-copy"])
+def test_one_damaged_file_of_the_epoch_lets_the_agent_obey_no_older_driver(
+    store: BlockStore, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """INV-4. The damage is announced."""
+    store.open()
+    for damaged in damaged_epochs():
+        store.keep_driver_epoch("s", EPOCH)
+        (store.directory / "s" / name).write_bytes(damaged)
+        caplog.clear()
+        assert store.driver_epoch("s") >= EPOCH, damaged
+        assert name in caplog.text, damaged
+
+
+def test_two_damaged_files_of_the_epoch_are_refused(store: BlockStore) -> None:
+    store.open()
+    store.keep_driver_epoch("s", EPOCH)
+    for name in ("driver-epoch", "driver-epoch-copy"):
+        (store.directory / "s" / name).write_bytes(b"12x")
+    with pytest.raises(UsageError, match=r"driver-epoch-copy and .*driver-epoch are damaged"):
+        store.driver_epoch("s")
+
+
+def test_the_epoch_is_read_as_an_older_release_wrote_it_and_as_a_kill_between_the_files_left_it(
+    store: BlockStore,
+) -> None:
+    store.open()
+    (store.directory / "s").mkdir()
+    (store.directory / "s" / "driver-epoch").write_bytes(b"%d" % EPOCH)
+    assert store.driver_epoch("s") == EPOCH
+    store.keep_driver_epoch("s", EPOCH)
+    assert int((store.directory / "s" / "driver-epoch").read_bytes()) == EPOCH  # as an older release reads it
+    (store.directory / "s" / "driver-epoch-copy").write_bytes(b"%020d" % (EPOCH + 1))
+    assert store.driver_epoch("s") == EPOCH + 1
 
 
 def test_files_and_directories_are_for_their_owner_only(store: BlockStore) -> None:

@@ -48,7 +48,9 @@ def put(pool: urllib3.PoolManager, agent: Agent, block_id: str, data: bytes) -> 
 
 
 def left(stored: Stored) -> list[str]:
-    return sorted(path.name for path in (stored.blocks_directory / "s").glob("*") if path.name != "driver-epoch")
+    return sorted(
+        path.name for path in (stored.blocks_directory / "s").glob("*") if not path.name.startswith("driver-epoch")
+    )
 
 
 def until(condition: Callable[[], bool]) -> None:
