@@ -8,7 +8,8 @@ from forebay import messages
 from forebay.model.identifiers import numbered
 from receiver import actions as act
 from receiver import inputs as inp
-from tests.receiver.stage import P0, P1, P2, Stage, bounds, offsets_of, view
+from receiver.machine.machine import ANSWER_PATIENCE
+from tests.receiver.stage import P0, P1, P2, Stage, bounds, offsets_of, settings, view
 
 
 def test_one_report_is_in_flight_and_blocks_go_in_order_of_their_sequence() -> None:
@@ -46,6 +47,23 @@ def test_report_without_answer_is_repeated_with_same_blocks_and_those_stored_sin
     stage.tell(inp.ReportAnswered(first.request, ()))
     stage.none(act.CommitAsync)
     assert stage.machine.counters["stale_answers_dropped"] == 1
+
+
+def test_answer_after_the_receiver_stopped_waiting_changes_nothing() -> None:
+    """The blocks were reported again by then, and the answer to that report counts."""
+    stage = Stage()
+    start = stage.own(P0)[P0]
+    stage.poll(start, range(4))
+    stage.seal_and_store()
+    late = stage.one(act.Report)
+    stage.wait(ANSWER_PATIENCE * settings().report_timeout + 1.0).wait(0.5)
+    again = stage.one(act.Report)
+    assert again.message.blocks == late.message.blocks
+    accepted = [messages.BlockResult(block_id=block.meta.id, accepted=True, stale=()) for block in late.message.blocks]
+    stage.tell(inp.ReportAnswered(late.request, tuple(accepted)))
+    stage.none(act.CommitAsync)
+    stage.tell(inp.ReportAnswered(again.request, tuple(accepted)))
+    assert stage.one(act.CommitAsync).positions[P0].offset == 4
 
 
 def test_accepted_position_is_committed_with_leader_epoch_timeline_and_incarnation() -> None:
