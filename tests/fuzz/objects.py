@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from driver.journal import checked_json, claims
+from driver.journal.claims import Claim
 from driver.journal.leadership.lease import Lease, lease_path, stored_lease
 from driver.outputs.run import OutputRun, decoded
 from forebay.model.errors import CorruptionError, NewerVersionError, StoreError
@@ -31,7 +33,11 @@ def object_readers() -> dict[str, Reader]:
         "state file": _state_file_reader(),
         "dead letters": _dead_letters_reader(),
         "mark of sent dead letters": _reader(_marks, _encoded(_sent()), allowed=(CorruptionError,)),
-        "lease": _reader(_lease, _encoded(_LEASE)),
+        "lease": _reader(_lease, checked_json.encode(_LEASE), _encoded(_LEASE)),
+        "claim": _reader(
+            lambda data: claims.decode(data, "s/epochs/1"), Claim(_EPOCH, "d", 7).encode(), _encoded(Claim(_EPOCH, "d", 7)),
+            allowed=(CorruptionError,),
+        ),
         "output marker": _reader(lambda data: decoded(data, "p"), _encoded(_RUN), allowed=(StoreError,)),
         "names of files": text_reader(
             _parse_name, layout.block_segment("s", "r1", _EPOCH, 1), layout.journal_segment("s", _EPOCH, 123_456_789),
