@@ -11,8 +11,7 @@ from forebay.kafka.consume.block_ranges import Wanted
 from forebay.model.errors import CorruptionError, NewerVersionError, RangeNotHeldError, StoreError, UnreadableBlockError
 from forebay.model.values import Block
 from tests.simulation.decoded import Row, rows_of
-from tests.simulation.hosts import copies_of
-from wal.blocks import block_of_frame
+from wal.blocks import StoredBlock, block_of_frame
 from wal.segments.scan import read_frame
 
 if TYPE_CHECKING:
@@ -43,6 +42,9 @@ class BlockReading:
                         self._world.reached["damage noticed"] += 1
                     elif not self.is_superseded():  # else a newer driver or a recovery may have deleted the segment
                         raise
+                except UnreadableBlockError:
+                    if not any(self._world.hosts[host].is_damaged(block.id) for host in block.hosts):
+                        raise
             with contextlib.suppress(RangeNotHeldError):
                 return (yield from self._read_from_kafka(block))
 
@@ -54,13 +56,17 @@ class BlockReading:
         if block.in_wal:
             stored = block_of_frame(read_frame(self._world.wal, block.handle), block.handle.path)
         else:
-            copies = dict(copies_of(self._world, block))
-            if not copies:
-                raise UnreadableBlockError(f"no host has block {block.id}")
-            stored = next(iter(copies.values()))
+            stored = self._from_hosts(block)
         if stored.meta != block.meta:
             raise AssertionError(f"another block is stored in place of {block.id}")
         return self._labels(block, self._world.decoded.rows(stored.payload, stored.meta))
+
+    def _from_hosts(self, block: Block) -> StoredBlock:
+        """Return the first whole copy of the hosts that the journal names. Raises UnreadableBlockError if there is none."""
+        for host in block.hosts:
+            with contextlib.suppress(FileNotFoundError, CorruptionError):
+                return self._world.hosts[host].copy_of(block)
+        raise UnreadableBlockError(f"no host has block {block.id}")
 
     def _read_from_kafka(self, block: Block) -> Generator[str, Any, list[str]]:
         """Return the same rows from Kafka, without a consumer group."""

@@ -17,7 +17,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from driver.decision_loop.loop import DriverLoop
-from driver.journal.files import newest_claim
 from driver.journal.leadership.lease import LeaseKeeper
 from driver.journal.log.writing import Journal
 from driver.journal.retention_clock import newest_completion_ms
@@ -33,7 +32,7 @@ from tests.simulation.job_workers import JobWorkers
 from tests.simulation.network import Exchange
 from tests.simulation.query_run import query_task
 from tests.simulation.scheduler import Step
-from tests.simulation.shells import AskedLoop, Task, pause, stepped
+from tests.simulation.shells import AskedLoop, Stalled, Task, pause, stepped
 from tests.support.state.tracked import tracker_options
 from tests.support.stores.forgetful import Crash
 from wal.decisions.retention import RetentionLimits
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
 
 #: how long after its last heartbeat a host counts as live
 AGENT_SECONDS = 60.0
+LEASE_SECONDS = 10.0
 
 
 @dataclass(slots=True)
@@ -77,10 +77,14 @@ class DriverProcess:
         self.workers = JobWorkers(self)
         self.blocks = BlockReading(self)
         self._main = self._run()
-        self.next_step = next(self._main)
+        self.next_step: str | Stalled = next(self._main)
         self._tasks: dict[str, Task] = {}
-        self.task_next: dict[str, str] = {}  # task → its next step; a task that waits for an answer has none
+        #: task → its next step, or its request to a store that has not ended; a task that waits for an answer has none
+        self.task_next: dict[str, str | Stalled] = {}
         self._answers: dict[str, Any] = {}
+        self._shown: dict[str, int] = {}  # task → faulty answers of stores before its step; "": of the decision loop
+        self._renews = not {"rot", "stall"}.isdisjoint(world.options.faults)
+        self._renewed_at = 0.0
         self._steps = DriverSteps(self)
 
     @property
@@ -117,7 +121,7 @@ class DriverProcess:
         self.queue.append(Waiting(request))
 
     def advance(self) -> None:
-        shown = self.world.faults.shown
+        shown = self._shown_before("", self.next_step)
         try:
             self.next_step = next(self._main)
         except StopIteration:
@@ -127,9 +131,14 @@ class DriverProcess:
         except Exception as error:
             self._end(error, self.world.faults.shown != shown)
 
+    def _shown_before(self, task: str, step: str | Stalled) -> int:
+        """Return how many faulty answers stores had given before ``step``. A late end of a request belongs to its own step."""
+        if type(step) is str:
+            self._shown[task] = self.world.faults.shown
+        return self._shown[task]
+
     def advance_task(self, task: str) -> None:
-        shown = self.world.faults.shown
-        del self.task_next[task]
+        shown = self._shown_before(task, self.task_next.pop(task))
         answer = self._answers.pop(task, None)
         try:
             wanted = (
@@ -143,7 +152,7 @@ class DriverProcess:
         except Exception as error:
             self._end(error, self.world.faults.shown != shown)
             return
-        if isinstance(wanted, str):
+        if isinstance(wanted, str | Stalled):
             self.task_next[task] = wanted
         else:
             self.queue.append(Waiting(wanted, task=task))
@@ -159,8 +168,16 @@ class DriverProcess:
 
         It writes even if the driver is fenced, since it may have read the lease just before. Without memory the thread ends.
         """
+        self._renewed_at = self.clock.monotonic()
         with contextlib.suppress(StoreError, MemoryError):
             self._lease.renew()
+
+    @property
+    def is_renewal_due(self) -> bool:
+        """Return whether the lease's thread writes now. In runs without rot and stalls, a renewal is drawn as a fault is."""
+        if not self._renews or self.world.calm or not self.leading or self.world.journal.is_stalled:
+            return False
+        return self.clock.monotonic() - self._renewed_at >= LEASE_SECONDS / 3
 
     def pause(self) -> None:
         self.paused = True
@@ -209,8 +226,8 @@ class DriverProcess:
 
     # ---- the decision loop -------------------------------------------------------------------------------------------
 
-    def _run(self) -> Generator[str, None, None]:
-        yield from self._open()
+    def _run(self) -> Generator[str | Stalled, None, None]:
+        yield from cast(Generator[str | Stalled, None, None], stepped(self._open))
         self._lead()
         while True:
             yield "decide"
@@ -219,7 +236,7 @@ class DriverProcess:
                 self._undecided.append(waiting)
                 self.loop.submit(cast(Any, waiting.request)).add_done_callback(partial(self._decided, waiting))
             if taken:  # an empty round would wait in real time
-                yield from cast(Generator[str, None, None], stepped(self.loop._step))
+                yield from cast(Generator[str | Stalled, None, None], stepped(self.loop._step))
 
     def _take_queued(self) -> list[Waiting]:
         """Return what the decision loop decides next."""
@@ -227,7 +244,7 @@ class DriverProcess:
         self.queue.clear()
         return taken
 
-    def _open(self) -> Generator[str, None, None]:
+    def _open(self) -> None:
         """``opening.lead``, step by step."""
         world = self.world
         opening = world.kinds.opening(
@@ -240,17 +257,19 @@ class DriverProcess:
             segment_bytes=1_000_000,
             wal=None if world.options.copies else world.wal,
         )
-        yield "claim"
+        pause("claim")
         next(opening)
-        epoch = newest_claim(world.journal, world.stream)
-        self._lease = LeaseKeeper(world.journal, world.stream, epoch, owner=self.name, url="", duration_seconds=10.0)
+        epoch = max(int(path.rpartition("/")[2], 16) for path in world.journal.paths(f"{world.stream}/epochs"))
+        self._lease = LeaseKeeper(
+            world.journal, world.stream, epoch, owner=self.name, url="", duration_seconds=LEASE_SECONDS
+        )
         with contextlib.suppress(StoreError):  # as its thread does: the next renewal follows
             self._lease.begin()
-        yield "read"
+        pause("read")
         next(opening)
-        yield "snapshot"
+        pause("snapshot")
         next(opening)
-        yield "open"
+        pause("open")
         try:
             next(opening)
         except StopIteration as end:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from driver.journal.state import ADOPTER
 from tests.simulation.scheduler import Step
+from tests.simulation.shells import Stalled
 from tests.simulation.upstream import KAFKA_STEPS
 
 if TYPE_CHECKING:
@@ -34,11 +35,20 @@ class DriverSteps:
 
     def steps(self) -> Iterator[Step]:
         driver = self._driver
-        if driver.next_step != "decide" or driver.queue:
-            yield self._step(driver.next_step, driver.advance, weight=40)
+        step = driver.next_step
+        if isinstance(step, Stalled):
+            if step.is_over:
+                yield self._step("goes-on", driver.advance, weight=40)
+        elif step != "decide" or driver.queue:
+            yield self._step(step, driver.advance, weight=40)
         for task, name in driver.task_next.items():
-            if self._task_due(task, name):
+            if isinstance(name, Stalled):
+                if name.is_over:
+                    yield self._step(f"{task}:goes-on", driver.advance_task, task, weight=20)
+            elif self._task_due(task, name):
                 yield self._step(f"{task}:{name}", driver.advance_task, task, weight=self._weight(task, name))
+        if driver.is_renewal_due:
+            yield self._step("renew", driver.renew, weight=3)
 
     def _weight(self, task: str, name: str) -> int:
         """Little can happen before a driver admits claims, so what it needs for that is likely."""
@@ -49,7 +59,7 @@ class DriverSteps:
     def fault_steps(self) -> Iterator[Step]:
         driver = self._driver
         yield self._step("kill", driver.kill, weight=2)
-        if driver.leading:
+        if driver.leading and not driver.world.journal.is_stalled:
             yield self._step("renew", driver.renew, weight=2)
         yield self._step("pause", driver.pause, weight=3)
         if driver.next_step in ("claim", "snapshot", "open", "append", "sync", "snapshot-again"):
@@ -72,6 +82,8 @@ class DriverSteps:
     def _task_due(self, task: str, name: str) -> bool:
         """Rounds that would find nothing are not begun, so that traces stay short."""
         driver = self._driver
+        if name in ("read", "read-window") and driver.world.wal.is_stalled:
+            return False  # what reads blocks is no thread that could wait in a request
         if name != "begin" or not driver.leading:
             return True
         state = driver.tracker.state

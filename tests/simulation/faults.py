@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tests.simulation.faulty import ERRORS, OLD_CHANGES_MAX, FaultyStorage
+from driver.journal import checked_json
+from driver.journal.files import EventsMeta, claim_path
+from driver.journal.leadership.lease import Lease, lease_path
+from forebay.model.identifiers import numbered, timeline_of
+from tests.simulation.durable import SyncedImage
+from tests.simulation.faulty import ERRORS, OLD_CHANGES_MAX, STALLS, FaultyStorage
 from tests.simulation.network import Exchange
 from tests.simulation.scheduler import Step
+from wal.segments import layout
+from wal.segments.frame import Frame, FrameKind
+from wal.segments.scan import scan_segment
 
 if TYPE_CHECKING:
     from tests.simulation.driver_process import DriverProcess
@@ -26,6 +34,10 @@ JUMPS_MS = tuple(
 )
 #: seconds that each operation of a slow store takes
 SLOW_SECONDS = (0.2, 3.0)
+#: seconds that pass while a store is stalled or slow: less and more than every time limit of the product's settings
+WAIT_SECONDS = (4.0, 12.0, 70.0, 200.0)
+#: how often they pass in one run, so that it does not outlast ``options.LONG_RETENTION_MS``
+WAITS_MAX = 5
 #: numbers of a message that a sender may state wrongly, and extreme values of them
 ODD_FIELDS = frozenset(
     {
@@ -52,6 +64,9 @@ class Faults:
         # steps that are no faults are more likely by this factor
         self._often = 2 + world.options.quiet // 2
         self._seldom = 1 + world.options.quiet // 8
+        self._waits = 0
+        #: the small files that a driver reads when it opens the journal
+        self._small = (lease_path(world.stream), claim_path(world.stream, numbered(1, 1)))
         self.stores = {"journal": world.journal, "wal": world.wal}
 
     @property
@@ -65,9 +80,11 @@ class Faults:
             store.end_outage()
 
     def heal(self) -> None:
-        """End the faults of stores. Clocks stay wrong."""
+        """End the faults of stores and of hosts' disks. Clocks stay wrong."""
         for store in self.stores.values():
             store.heal()
+        for host in self._world.hosts.values():
+            host.heal()
 
     def steps(self) -> Iterator[Step]:
         faults = self._world.options.faults
@@ -78,6 +95,13 @@ class Faults:
                 yield from self._rot_steps(name, store)
             if "store" in faults:
                 yield from self._store_steps(name, store)
+            if "stall" in faults:
+                yield from self._stall_steps(name, store)
+        if "rot" in faults:
+            for host in self._world.hosts.values():
+                yield from host.rot_steps()
+        if self._waits < WAITS_MAX and any(store.is_stalled or store.slow_seconds for store in self.stores.values()):
+            yield _fault(Step("wait", self._wait, 2 * self._often, range(len(WAIT_SECONDS))))
         if "clock" in faults:
             processes: list[DriverProcess | ReceiverProcess] = [*self._world.drivers, *self._world.receivers.values()]
             for process in processes:
@@ -92,17 +116,58 @@ class Faults:
             # rot that a reader meets is as likely as a step that makes progress
             weight = self._often * (12 if store is self._world.wal and self._needed() else 2)
             yield _fault(Step(f"{name} rots", partial(self._rot, store), weight, range(10_000)))
+        if store is self._world.journal and store.rotten():
+            for driver in self._world.drivers:  # the next driver reads what is rotten
+                if driver.leading:
+                    yield _fault(Step(f"{driver.name} kill", driver.kill, 3 * self._world.options.quiet))
         if name == "wal":
             yield _fault(Step(f"{name} tears", store.tear, self._often, range(0, 400, 7)))
 
     def _rot(self, store: FaultyStorage, seed: int) -> None:
-        """The journal may only rot: if its end is cut, events are missing that no other file counts. Claims have no checksum."""
-        stream = self._world.stream
-        paths = [path for path in store.durable_sizes(stream) if not path.startswith(f"{stream}/epochs/")]
+        """Flip a bit of a file, or cut its end off.
+
+        The lease is the only file that counts the events at the end of the journal. So the journal's end is cut only where the
+        lease counts the events that are missing then, and one of both may be damaged at a time.
+        """
+        random = Random(seed)
+        paths = list(store.durable_sizes(self._world.stream))
         needed = [path for path in paths if path in self._needed()]
-        if paths:
-            store.rot(needed if needed and seed % 4 else paths, seed, cuts=store is self._world.wal)
+        if store is self._world.journal:
+            needed = [path for path in paths if _is_of_journal(path)][-1:] + [
+                path for path in paths if path in self._small
+            ]
+        path = random.choice(needed if needed and seed % 4 else paths)
+        if path == lease_path(self._world.stream) and any(map(_is_of_journal, store.rotten())):
+            return
+        kind = random.choice(("flip", "cut"))
+        data = store.stored(path)
+        until = len(data)
+        if kind == "cut" and store is self._world.journal and _is_of_journal(path):
+            until = self._counted_bytes(path)
+            kind = "cut" if until else "flip"
+        at = random.randrange(until or len(data))
+        if not path.endswith(".seg") and seed % 2:  # a number of a small file
+            at = random.choice([place for place, byte in enumerate(data) if byte in b"0123456789"] or [at])
+        store.damage(path, kind, at)
         self._world.reached["rot"] += 1
+        self._world.reached["journal cut"] += kind == "cut" and _is_of_journal(path)
+
+    def _counted_bytes(self, path: str) -> int:
+        """Return up to which byte the end of a segment of the journal may be missing so that this is noticed; 0: nowhere."""
+        journal = self._world.journal
+        if not journal.appendable:
+            return len(journal.stored(path))
+        place, lease_file = layout.parse_journal(path), lease_path(self._world.stream)
+        if place is None or journal.is_rotten(lease_file) or not journal.holds(lease_file):
+            return 0
+        lease = checked_json.decode(journal.stored(lease_file), Lease)
+        until = 0
+        for found in scan_segment(SyncedImage(journal), path):
+            if isinstance(found, Frame) and found.header.kind == FrameKind.EVENTS:
+                first = msgspec.msgpack.decode(found.metadata, type=EventsMeta).first
+                if first < lease.led_events and timeline_of(lease.led_epoch) == timeline_of(place.epoch):
+                    until = found.offset + found.length
+        return until
 
     def _needed(self) -> set[str]:
         """Return the segments with blocks that a batch still has to read."""
@@ -118,6 +183,20 @@ class Faults:
             yield _fault(Step(f"{name} away", partial(self._away, store), self._seldom))
         if not store.slow_seconds:
             yield _fault(Step(f"{name} slow", partial(self._slow, store), self._seldom, range(len(SLOW_SECONDS))))
+
+    def _stall_steps(self, name: str, store: FaultyStorage) -> Iterator[Step]:
+        if store.is_stalled:
+            yield Step(f"{name} goes-on", store.end_stall, 2)
+        else:
+            yield _fault(Step(f"{name} stalls", partial(self._stall, store), 3 * self._often, range(len(STALLS))))
+
+    def _stall(self, store: FaultyStorage, number: int) -> None:
+        store.stall(number)
+        self._world.reached["store stalled"] += 1
+
+    def _wait(self, number: int) -> None:
+        self._waits += 1
+        self._world.clock.advance(WAIT_SECONDS[number])
 
     def _away(self, store: FaultyStorage) -> None:
         store.is_away = True
@@ -174,6 +253,10 @@ def _find_numbers(value: Any, found: list[tuple[dict[str, Any], str]]) -> None:
     elif isinstance(value, list | tuple):
         for item in value:
             _find_numbers(item, found)
+
+
+def _is_of_journal(path: str) -> bool:
+    return layout.parse_journal(path) is not None
 
 
 def _fault(step: Step) -> Step:

@@ -1,4 +1,4 @@
-"""A store whose answers are faulty: rot, cuts, torn reads, old listings, outages, errors of any operation.
+"""A store whose answers are faulty: rot, cuts, torn reads, old listings, outages, stalls, errors of any operation.
 
 Faults change what the product sees. The files keep their bytes, so the invariants compare with what was stored, and a fault
 ends as if another copy of the disk took its place.
@@ -10,15 +10,20 @@ import errno
 import os
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from forebay.model.errors import OutOfSpaceError, StoreError
+from tests.simulation.shells import Stalled, can_pause, pause
 from tests.support.stores.forgetful import ForgetfulStorage
 from wal.storage import AppendFile, Paths
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+T = TypeVar("T")
 
 #: newest changes of names that an old listing may lack
 OLD_CHANGES_MAX = 4
@@ -33,6 +38,38 @@ ERRORS: tuple[tuple[str, Callable[[str], Exception], str], ...] = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class StallKind:
+    """What happens to the requests of a stall.
+
+    ``is_early``: a request is carried out when it is sent, else when the stall is over. ``fails``: it ends with an error, and
+    unless it is early it is not carried out. ``lands_late``: but an object that it creates may be stored later.
+    """
+
+    is_early: bool
+    fails: bool
+    lands_late: bool = False
+
+
+STALLS = (
+    StallKind(is_early=False, fails=False),
+    StallKind(is_early=True, fails=False),
+    StallKind(is_early=False, fails=True),
+    StallKind(is_early=True, fails=True),
+    StallKind(is_early=False, fails=True, lands_late=True),
+)
+
+
+class _Stall(Stalled):
+    """A time in which no request of a thread ends."""
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: StallKind) -> None:
+        super().__init__()
+        self.kind = kind
+
+
 class FaultyStorage(ForgetfulStorage):
     """``shown``: how often the product got another answer than it would have without a fault."""
 
@@ -41,6 +78,7 @@ class FaultyStorage(ForgetfulStorage):
         self.shown = 0
         self.is_away = False
         self.slow_seconds = 0.0
+        self._stall: _Stall | None = None
         self._pass_time = pass_time
         self._rot: dict[str, tuple[str, int]] = {}  # path → "flip" or "cut", at which byte
         self.rotted: set[str] = set()  # all paths that ever had a fault
@@ -55,6 +93,27 @@ class FaultyStorage(ForgetfulStorage):
     def is_faulty(self) -> bool:
         """Whether a fault acts until it is ended."""
         return self.is_away or bool(self._rot) or bool(self.slow_seconds)
+
+    @property
+    def is_stalled(self) -> bool:
+        return self._stall is not None
+
+    def stall(self, number: int) -> None:
+        """From now on no request of a thread ends; ``STALLS[number]`` says what becomes of it."""
+        self._stall = _Stall(STALLS[number])
+
+    def end_stall(self) -> None:
+        """Let the requests end, each when its thread goes on."""
+        if self._stall is not None:
+            self._stall.is_over, self._stall = True, None
+
+    def is_rotten(self, path: str) -> bool:
+        """Return whether a fault of this file acts now."""
+        return path in self._rot
+
+    def rotten(self) -> set[str]:
+        """Return the files with a fault that acts now."""
+        return set(self._rot)
 
     def rot(self, paths: list[str], seed: int, cuts: bool) -> None:
         """Flip a bit of one of ``paths``, or cut it, at any byte."""
@@ -89,11 +148,14 @@ class FaultyStorage(ForgetfulStorage):
 
     def end_outage(self) -> None:
         """End all faults except rot."""
+        self.end_stall()
         self.is_away, self.slow_seconds, self._torn, self._next, self._lists_old = False, 0.0, None, None, 0
 
     # ---- Storage -----------------------------------------------------------------------------------------------------
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        if self._stall is not None and can_pause():
+            return self._stalled(self._stall, lambda: self.read(path, offset, length))
         data = super().read(path, offset, length)
         if path in self._rot:
             data = self._rotten(path, data, offset)
@@ -103,6 +165,8 @@ class FaultyStorage(ForgetfulStorage):
         return data
 
     def size(self, path: str) -> int:
+        if self._stall is not None and can_pause():
+            return self._stalled(self._stall, lambda: self.size(path))
         self._answer()
         size = super().size(path)
         kind, at = self._rot.get(path, ("", 0))
@@ -112,10 +176,14 @@ class FaultyStorage(ForgetfulStorage):
         return size
 
     def exists(self, path: str) -> bool:
+        if self._stall is not None and can_pause():
+            return self._stalled(self._stall, lambda: self.exists(path))
         self._answer()
         return super().exists(path)
 
     def list(self, prefix: str) -> Paths:
+        if self._stall is not None and can_pause():
+            return self._stalled(self._stall, lambda: self.list(prefix))
         self._answer()
         found = super().list(prefix)
         if not self._lists_old:
@@ -129,23 +197,69 @@ class FaultyStorage(ForgetfulStorage):
         return sorted(old)
 
     def create(self, path: str) -> AppendFile:
+        if self._stall is not None and can_pause():
+            return self._stalled(self._stall, lambda: self.create(path))
         file = super().create(path)
         self._changes.append((path, True))
         return file
 
     def put_new(self, path: str, data: Buffer) -> None:
+        if self._stall is not None and can_pause():
+            late = (path, data) if not self.appendable and self._stall.kind.lands_late else None
+            return self._stalled(self._stall, lambda: self.put_new(path, data), late)
         is_new = path not in self._cached
         super().put_new(path, data)
         if is_new:
             self._changes.append((path, True))
+        return None
+
+    def replace(self, path: str, data: Buffer) -> None:
+        if self._stall is not None and can_pause():
+            return self._stalled(self._stall, lambda: self.replace(path, data))
+        return super().replace(path, data)
 
     def delete(self, path: str) -> None:
+        if self._stall is not None and can_pause():
+            return self._stalled(self._stall, lambda: self.delete(path))
         there = path in self._cached
         super().delete(path)
         if there:
             self._changes.append((path, False))
+        return None
+
+    def _append(self, path: str, inode: Any, data: bytes) -> None:
+        if self._stall is not None and can_pause():
+            return self._stalled(self._stall, lambda: self._append(path, inode, data))
+        return super()._append(path, inode, data)
+
+    def _sync(self, inode: Any) -> None:
+        if self._stall is not None and can_pause():
+            return self._stalled(self._stall, lambda: self._sync(inode))
+        return super()._sync(inode)
 
     # ---- inner parts -------------------------------------------------------------------------------------------------
+
+    def _stalled(self, stall: _Stall, operation: Callable[[], T], late: tuple[str, Buffer] | None = None) -> T:
+        """Let a thread wait until the stall is over, and end its request. ``late``: the object that may be stored later."""
+        early = self._early(operation) if stall.kind.is_early else None
+        pause(stall)
+        if stall.kind.fails:
+            if late is not None:
+                self.send_late(late[0], bytes(late[1]))
+            self.shown += 1
+            raise StoreError(f"{self.url}: no answer in time")
+        return early() if early is not None else operation()
+
+    def _early(self, operation: Callable[[], T]) -> Callable[[], T]:
+        """Carry a request out now, and return how it ends."""
+        stall, self._stall = self._stall, None
+        try:
+            result = operation()
+        except Exception as error:
+            return partial(_raise, error)
+        finally:
+            self._stall = stall
+        return lambda: result
 
     def _rotten(self, path: str, data: bytes, offset: int) -> bytes:
         kind, at = self._rot[path]
@@ -179,3 +293,7 @@ class FaultyStorage(ForgetfulStorage):
         if self.slow_seconds:
             self._pass_time(self.slow_seconds)
         super()._step()
+
+
+def _raise(error: Exception) -> Any:
+    raise error

@@ -450,6 +450,7 @@ MISTAKES = (
     _mistake("journal-order-unlike-decisions", "INV-7", loop=ReorderingLoop),
     _mistake("claim-without-compare-and-set", "INV-4", tracker=GrantingTracker),
     _mistake("append-after-take-over", "INV-4", driver=UncheckedDriver),
+    _mistake("append-that-ends-after-a-take-over", "INV-4", driver=UncheckedDriver),
     _mistake("deletion-after-take-over", "INV-8", driver=UncheckedDriver),
     _mistake("orphan-deleted-before-its-report", "INV-8", tracker=OrphanDeletingTracker),
     _mistake("unsynced-tail-trusted", "INV-7", opening=trusting_opening),

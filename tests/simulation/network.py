@@ -1,4 +1,4 @@
-"""HTTP between receivers and drivers: every request and every answer may be lost, repeated, delayed or reordered."""
+"""HTTP between receivers and drivers: every request and every answer may be lost, repeated, delayed, reordered or cut."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+from tests.simulation.http_answers import HttpAnswer
 
 #: maximum number of copies of a request or an answer
 COPIES_MAX = 2
@@ -15,16 +17,16 @@ COPIES_MAX = 2
 class Exchange:
     """One request and its answers.
 
-    ``copies``: of the request, still on their way. ``on_answer``: called with an answer, a refusal (an exception), or None for
-    "no answer in time". The sender drops repeated answers by the number of the request.
+    ``copies``: of the request, still on their way. ``on_answer``: called with an answer, or None for "no answer in time". The
+    sender drops repeated answers by the number of the request.
     """
 
     label: str
     body: Any
-    on_answer: Callable[[Any], None]
+    on_answer: Callable[[HttpAnswer | None], None]
     copies: int = 1
     made: int = 1
-    answers: dict[int, Any] = field(default_factory=dict)
+    answers: dict[int, HttpAnswer] = field(default_factory=dict)
     answered: int = 0
     abandoned: bool = False  # the client has stopped waiting
     at_driver: int = 0  # requests that a driver received and has not answered
@@ -51,7 +53,7 @@ class Network:
         self.registrations: list[Exchange] = []
         self._numbers: Counter[str] = Counter()
 
-    def send(self, sender: str, kind: str, body: Any, on_answer: Callable[[Any], None]) -> Exchange:
+    def send(self, sender: str, kind: str, body: Any, on_answer: Callable[[HttpAnswer | None], None]) -> Exchange:
         name = f"{sender}/{kind}"
         self._numbers[name] += 1
         exchange = Exchange(f"{name}#{self._numbers[name]}", body, on_answer)
@@ -65,10 +67,10 @@ class Network:
         exchange.at_driver += 1
 
     def answer(self, exchange: Exchange, answer: Any) -> None:
-        """Send ``answer`` on its way back."""
+        """Send ``answer``, a message or an error, on its way back."""
         exchange.at_driver -= 1
         exchange.answered += 1
-        exchange.answers[exchange.answered] = answer
+        exchange.answers[exchange.answered] = HttpAnswer.of(answer)
         self._tidy(exchange)
 
     def driver_died(self, exchange: Exchange) -> None:
@@ -84,21 +86,20 @@ class Network:
         exchange.made += 1
         self.exchanges[exchange.label] = exchange
 
-    def deliver_answer(self, exchange: Exchange, number: int, keep: bool = False) -> None:
-        answer = exchange.answers[number] if keep else exchange.answers.pop(number)
-        exchange.abandoned = True
-        self._tidy(exchange)
-        exchange.on_answer(answer)
+    def deliver_answer(self, exchange: Exchange, number: int, cut_at: int | None = None) -> None:
+        """Deliver an answer, whole or up to a part of it."""
+        answer = exchange.answers.pop(number)
+        self.end(exchange, answer if cut_at is None else answer.cut(cut_at))
 
     def lose_answer(self, exchange: Exchange, number: int) -> None:
         del exchange.answers[number]
         self._tidy(exchange)
 
-    def give_up(self, exchange: Exchange) -> None:
-        """End the client's wait: its time limit has passed. Messages on their way may still arrive."""
+    def end(self, exchange: Exchange, answer: HttpAnswer | None = None) -> None:
+        """End the client's wait: its time limit has passed, or it gets ``answer``. Messages on their way may still arrive."""
         exchange.abandoned = True
         self._tidy(exchange)
-        exchange.on_answer(None)
+        exchange.on_answer(answer)
 
     def _tidy(self, exchange: Exchange) -> None:
         if exchange.over:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tests.simulation.driver_process import DriverProcess
+from tests.simulation.http_answers import CUTS, OTHER_ANSWERS
 from tests.simulation.network import COPIES_MAX, Exchange
 from tests.simulation.scheduler import Step
 
@@ -16,11 +17,18 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 
+#: seconds for which all answers are late: more than a receiver waits, and more than a lease lasts
+LATE_SECONDS = (7.0, 40.0)
+#: how often they are late in one run
+LATE_MAX = 3
+
+
 class NetworkSteps:
     """Delivers, loses and repeats messages, which the network holds until then."""
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._late = 0
 
     def steps(self, faults: bool) -> Iterator[Step]:
         serving = [d for d in self._world.drivers if d.leading]
@@ -44,13 +52,20 @@ class NetworkSteps:
                 if faults:
                     lose = partial(network.lose_answer, exchange, number)
                     yield Step(f"lose-answer {label} {number}", lose, 6, fault=True)
+                    cut = partial(self._cut, exchange, number)
+                    yield Step(f"cut-answer {label} {number}", cut, 4, range(CUTS), fault=True)
             if not exchange.abandoned:
                 lost = exchange.is_lost
                 if lost or faults:
-                    give_up = partial(network.give_up, exchange)
+                    give_up = partial(network.end, exchange)
                     yield Step(f"give-up {label}", give_up, 20 if lost else 4, fault=not lost)
+                if faults:
+                    other = partial(self._answer_otherwise, exchange)
+                    yield Step(f"other-answer {label}", other, 4, range(len(OTHER_ANSWERS)), fault=True)
         if faults:
             yield from self._late_registrations()
+            if network.exchanges and self._late < LATE_MAX:
+                yield Step("answers-late", self._pass_time, 2, range(len(LATE_SECONDS)), fault=True)
 
     def _late_registrations(self) -> Iterator[Step]:
         """Offer a copy of a registration when it matters: another process has registered under its id, and it has ended."""
@@ -75,7 +90,7 @@ class NetworkSteps:
         for number in exchange.answers:
             yield Step(f"answer {exchange.label} {number}", partial(self._answer, exchange, number))
         if exchange.is_lost and not exchange.abandoned:
-            yield Step(f"give-up {exchange.label}", partial(self._world.network.give_up, exchange))
+            yield Step(f"give-up {exchange.label}", partial(self._world.network.end, exchange))
 
     def _senders(self) -> set[str]:
         """Return the names of the processes that run, and of the agents."""
@@ -88,3 +103,16 @@ class NetworkSteps:
 
     def _answer(self, exchange: Exchange, number: int) -> None:
         self._world.network.deliver_answer(exchange, number)
+
+    def _pass_time(self, number: int) -> None:
+        self._late += 1
+        self._world.clock.advance(LATE_SECONDS[number])
+
+    def _cut(self, exchange: Exchange, number: int, at: int) -> None:
+        self._world.reached["answer cut"] += 1
+        self._world.network.deliver_answer(exchange, number, at)
+
+    def _answer_otherwise(self, exchange: Exchange, number: int) -> None:
+        """A proxy answers in place of the driver, which may get the request all the same."""
+        self._world.reached["answer of another program"] += 1
+        self._world.network.end(exchange, OTHER_ANSWERS[number])

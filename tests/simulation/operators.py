@@ -13,7 +13,7 @@ from driver.journal.state import ADOPTER
 from driver.journal.state_parts import Partition
 from driver.tracker.requests import BeginReplay, EndHold, HoldForReset, Request, Reset
 from forebay import messages as m
-from forebay.model.errors import CorruptionError, NewerVersionError, StoreError
+from forebay.model.errors import CorruptionError, NewerVersionError, RefusedError, StoreError
 from forebay.model.values import TopicPartition
 from tests.simulation.driver_process import DriverProcess, Waiting
 from tests.simulation.scheduler import Step, as_fault
@@ -108,6 +108,6 @@ class Operator:
         to = RewindTo(batch=max(1, state.completed_number + 1 - back))
         try:
             archived = needed(history.read_back(self._world.journal, self._world.stream), Horizon.of(state), to)
-        except (CorruptionError, NewerVersionError, StoreError):  # the operator gets the error
+        except (CorruptionError, NewerVersionError, RefusedError, StoreError):  # the operator gets the error
             return
         driver.queue.append(Waiting(BeginReplay(to, archived, state.archived_number, "simulated")))

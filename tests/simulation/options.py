@@ -41,7 +41,7 @@ SETTINGS = msgspec.structs.replace(
 #: kinds of faults that a run may have
 FAULTS = ("receiver", "driver", "host", "network", "disk", "kafka", "journal", "replay")
 #: kinds of faults of stores, clocks and messages; a run has few of them, so that each shows its own effects
-MORE_FAULTS = ("rot", "store", "clock", "odd")
+MORE_FAULTS = ("rot", "store", "clock", "odd", "stall")
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,9 +149,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def without_wal(cls, seed: int) -> Options:
-        """As :meth:`drawn`, with one copy or two in place of the WAL. A lost journal could not be rebuilt."""
-        drawn = cls.drawn(seed)
+        """As :meth:`drawn`, with one copy or two in place of the WAL. A lost journal could not be rebuilt.
+
+        In some runs the disks of hosts and the journal rot, or the journal's store is stuck.
+        """
+        drawn, random = cls.drawn(seed), Random(seed)
         faults = tuple(fault for fault in drawn.faults if fault != "journal")
+        faults += tuple(fault for fault in ("rot", "stall") if random.random() < 0.5)
         return msgspec.structs.replace(
             drawn,
             copies=1 + bool(seed % 3),

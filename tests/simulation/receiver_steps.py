@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from forebay.model.errors import UnreachableError
 from tests.simulation.receiver_threads import Wait
 from tests.simulation.scheduler import Step, as_fault
+from tests.simulation.shells import Stalled
 from tests.simulation.upload_faults import ANSWERED, FAULTS, LATE
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class ReceiverSteps:
             "append": ("write", 30),
             "sync": ("write", 20),
             "retry": ("write", 10),
+            "goes-on": ("write", 20),
             "copy-own": ("copy", 20),
             "copy-second": ("write", 20),
             "copy-without-host": ("write", 1),
@@ -90,6 +92,8 @@ class ReceiverSteps:
             elif type(wanted) is Wait:
                 for name in wanted.steps():
                     yield offered[name]
+            elif isinstance(wanted, Stalled) and wanted.is_over:
+                yield offered["goes-on"]
         if source.is_subscribed and not source.in_callback:
             for tp in source.reading:
                 if source.can_fetch(tp):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
 from queue import Empty
 from typing import Any, Protocol
 
@@ -21,8 +22,9 @@ from driver.tracker.requests import Request
 from forebay.process import failpoints
 from recovery import examination
 
-#: what a thread yields: the name of its next step, or a request to the decision loop, whose answer it receives
-Task = Generator["str | Request", Any, None]
+#: what a thread yields: the name of its next step, a request to the decision loop, whose answer it receives, or a request to a
+#: store that has not ended
+Task = Generator["str | Request | Stalled", Any, None]
 #: failpoint → the name of the step after it
 PAUSES = {
     "cleanup.after-intent": "delete",
@@ -44,9 +46,21 @@ class Shell(greenlet):  # type: ignore[misc]  # it ships no types
     pauses: dict[str, str] = PAUSES
 
 
-def pause(wanted: str | Request) -> Any:
+@dataclass(slots=True, eq=False)
+class Stalled:
+    """What a thread waits for whose request to a store has not ended. ``is_over``: it ends as soon as the thread goes on."""
+
+    is_over: bool = False
+
+
+def pause(wanted: str | Request | Stalled) -> Any:
     """Let the scheduler go on; return the answer to a request when the scheduler comes back."""
     return getcurrent().parent.switch(wanted)
+
+
+def can_pause() -> bool:
+    """Return whether a thread of the product runs, and not the simulation itself."""
+    return isinstance(getcurrent(), Shell)
 
 
 def stepped(work: Callable[[], object], pauses: dict[str, str] | None = None) -> Task:

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from forebay.model.errors import StoreError
 from tests.simulation import __main__ as command
 from tests.simulation import night, traces
-from tests.simulation.faulty import FaultyStorage
+from tests.simulation.faulty import STALLS, FaultyStorage
 from tests.simulation.mistakes import MISTAKES
 from tests.simulation.options import Options
+from tests.simulation.shells import Stalled, stepped
 from tests.simulation.story import story
 from tests.simulation.world import World
 
@@ -32,9 +34,27 @@ RARE = {
         "allocated by a worker",
         "CursorMoved",
         "sent in parts",
+        "answer cut",
+        "answer of another program",
     ),
-    "faulty": ("rot", "damage noticed", "store away", "CleanupDone", "recovered", "set aside"),
-    "without-wal": ("copy deleted", "replica refused", "host lost"),
+    "faulty": (
+        "rot",
+        "journal cut",
+        "damage noticed",
+        "store away",
+        "store stalled",
+        "CleanupDone",
+        "recovered",
+        "set aside",
+    ),
+    "without-wal": (
+        "copy deleted",
+        "replica refused",
+        "host lost",
+        "damaged copy noticed",
+        "damage reported by an agent",
+        "store stalled",
+    ),
     "forgetting": ("ReceiversForgotten", "CleanupIntended"),
 }
 SEEDS_MIN = 1
@@ -149,6 +169,32 @@ def test_clocks_of_hosts_drift_apart_and_processes_of_one_host_share_a_clock() -
     for name, clock in clocks.items():
         assert clock.wall_ms() == pytest.approx(1_000_000 + seen[name] * 1000, abs=1)
     assert World(Options()).clock_of("r1.1").monotonic() == 0.0
+
+
+@pytest.mark.parametrize("number", range(len(STALLS)))
+def test_a_request_to_a_stalled_store_ends_when_the_stall_is_over(number: int) -> None:
+    kind = STALLS[number]
+    store = FaultyStorage("forgetful://test", lambda _: None, appendable=False)
+    ended: list[str] = []
+
+    def put() -> None:
+        try:
+            store.put_new("a/b", b"0123456789")
+            ended.append("stored")
+        except StoreError:
+            ended.append("failed")
+
+    store.stall(number)
+    thread = stepped(put)
+    waits = next(thread)
+    assert isinstance(waits, Stalled)
+    assert (waits.is_over, store.holds("a/b")) == (False, kind.is_early)
+    store.end_stall()
+    assert (waits.is_over, ended) == (True, [])
+    assert list(thread) == []
+    assert ended == ["failed" if kind.fails else "stored"]
+    assert store.holds("a/b") == (kind.is_early or not kind.fails)
+    assert len(store.late) == kind.lands_late
 
 
 def test_a_faulty_store_hides_no_byte_from_the_invariants() -> None:

@@ -88,7 +88,7 @@ class Deletion:
         if self._record.knows_no_loss(driver):
             self._record.cleaned.update(b.id for b in driver.tracker.state.blocks.values() if b.handle.path == path)
             return
-        if self._world.wal.exists(path) and (
+        if self._world.wal.holds(path) and (
             self._record.state is None or path not in self._record.state.cleaning_segments
         ):
             raise InvariantViolation("INV-8", f"{driver.name} deletes {path}, the journal does not durably intend it")

@@ -52,6 +52,8 @@ class Invariants:
         self.released = self._processes.released
         self.driver_ended = self._processes.driver_ended
         self.receiver_ended = self._processes.receiver_ended
+        self.agent_started = self._processes.agent_started
+        self.damage_reported = self._processes.damage_reported
 
     @property
     def durable(self) -> State | None:

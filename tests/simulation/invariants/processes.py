@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -151,7 +152,7 @@ class Processes:
         """
         if was_faulty and isinstance(error, StoreError) and driver.leading and self._world.wal.url in str(error):
             raise InvariantViolation("progress", f"{driver.name} ended by a fault of the WAL: {error}") from error
-        refused = (CorruptionError, NewerVersionError, FileNotFoundError, MemoryError, TimelineFound)
+        refused = (CorruptionError, NewerVersionError, FileNotFoundError, MemoryError)
         if was_faulty and isinstance(error, refused):
             return
         if isinstance(error, FencedError | StoreError) or (isinstance(error, TimelineFound) and self._record.lost):
@@ -175,6 +176,21 @@ class Processes:
                 )
         elif process.exit_code == 2:
             raise InvariantViolation("progress", f"{process.name} was refused: {process.exit_reason}")
+
+    def agent_started(self, host: str, stored: int, epoch: int) -> None:
+        """INV-4: a new process of an agent obeys no driver before the newest one whose epoch a process of it stored."""
+        if epoch < stored:
+            raise InvariantViolation(
+                "INV-4", f"the agent of {host} obeys drivers from {epoch:x} on, and stored {stored:x}"
+            )
+
+    def damage_reported(self, host: str, damaged: set[str], reported: Iterable[str]) -> None:
+        """INV-5: an agent reports every damaged copy that it does not serve any more."""
+        silent = damaged.difference(reported)
+        if silent:
+            raise InvariantViolation(
+                "INV-5", f"the agent of {host} does not report the damaged copies {sorted(silent)}"
+            )
 
 
 def _encoded(state: State) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.simulation.scenarios import adoption, clean_up, intake, leadership
+from tests.simulation.scenarios import adoption, clean_up, intake, leadership, stalls
 from tests.simulation.script import Script
 from tests.simulation.traces import Trace
 
@@ -25,6 +25,7 @@ SCENARIOS: dict[str, Callable[[], Script]] = {
     "claim-without-compare-and-set": intake.claim_without_compare_and_set,
     "put-without-an-answer-taken-for-done": intake.put_without_an_answer_taken_for_done,
     "append-after-take-over": leadership.append_after_take_over,
+    "append-that-ends-after-a-take-over": stalls.append_that_ends_after_a_take_over,
     "deletion-after-take-over": clean_up.deletion_after_take_over,
     "orphan-deleted-before-its-report": clean_up.orphan_deleted_before_its_report,
     "unsynced-tail-trusted": leadership.unsynced_tail_trusted,
