@@ -223,11 +223,13 @@ def test_one_damaged_file_of_the_epoch_lets_the_agent_obey_no_older_driver(
         assert name in caplog.text, damaged
 
 
-def test_two_damaged_files_of_the_epoch_are_refused(store: BlockStore) -> None:
+@pytest.mark.parametrize("damaged", [b"12x", b"", b"%020d" % EPOCH + b"1", (b"%020d" % EPOCH)[:-1]])
+def test_two_damaged_files_of_the_epoch_are_refused(store: BlockStore, damaged: bytes) -> None:
+    """INV-4. Without the last digit the number would be lower."""
     store.open()
     store.keep_driver_epoch("s", EPOCH)
     for name in ("driver-epoch", "driver-epoch-copy"):
-        (store.directory / "s" / name).write_bytes(b"12x")
+        (store.directory / "s" / name).write_bytes(damaged)
     with pytest.raises(UsageError, match=r"driver-epoch-copy and .*driver-epoch are damaged"):
         store.driver_epoch("s")
 
