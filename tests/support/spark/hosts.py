@@ -6,15 +6,12 @@ other host sees.
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, get_args
-
-import pyspark
 
 from forebay.http.client import Client
 from forebay.kafka.embedded.broker import KafkaBroker
@@ -26,19 +23,13 @@ from tests.support.processes.cluster import AHEAD, Cluster
 from tests.support.processes.namespaces import Host, Network
 from tests.support.processes.services import _Service
 from tests.support.run.pythons import bare_python
-from tests.support.spark import java_classes
+from tests.support.spark import standalone
+from tests.support.spark.standalone import Daemon
 
 DRIVER, KAFKA = "driver", "kafka"
-_KAFKA_PORT, _DRIVER_PORT, _AGENT_PORT, _MASTER_PORT = 9092, 7080, 7081, 7077
-_SPARK_CLASS = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
-_WORKER_TIMEOUT = "-Dspark.worker.timeout=6"
-
-#: a lost host is noticed within seconds; a first task on a busy machine takes longer than Spark's 3 s of waiting for locality.
-#: The names are those of deploy/examples/spark-standalone.toml
-_SPARK: dict[str, str] = {
-    "spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.locality.wait": "20s",
-    "spark.executor.heartbeatInterval": "1s", "spark.network.timeout": "10s", "spark.network.timeoutInterval": "1s",
-}  # fmt: skip
+_KAFKA_PORT, _DRIVER_PORT, _AGENT_PORT = 9092, 7080, 7081
+#: a first task on a busy machine takes longer than Spark's 3 s of waiting for locality
+_LOCALITY_WAIT = "20s"
 
 
 class HostBroker(KafkaBroker):
@@ -93,9 +84,9 @@ class SparkHosts(Cluster):
             },
             "receiver": {"mode": "managed", "count": len(workers), "block_interval": "100ms"},
             "spark": {
-                "spark.master": f"spark://{driver}:{_MASTER_PORT}", "spark.driver.host": driver,
-                "spark.driver.bindAddress": driver, "spark.cores.max": str(len(workers)), **_SPARK,
-                "spark.executor.extraJavaOptions": java_classes.spark_options(),
+                "spark.master": standalone.url(network[DRIVER]), "spark.driver.host": driver,
+                "spark.driver.bindAddress": driver, "spark.cores.max": str(len(workers)),
+                "spark.locality.wait": _LOCALITY_WAIT, **standalone.OPTIONS,
             },
         }  # fmt: skip
         own["security"] = {"token_file": str(folder / "tokens")}
@@ -122,13 +113,10 @@ class SparkHosts(Cluster):
         tokens.write_text("".join(f"{role} the-token-of-each-{role}\n" for role in get_args(Role)))
         access = Access.of(load(self.config), "operator")
         self._client = Client(self.driver_url, timeout_seconds=3.0, access=access)
-        master = self.network[DRIVER]
-        self._start_spark(master, "deploy.master.Master", "--host", master.address, "--port", str(_MASTER_PORT))
+        master, spark = self.network[DRIVER], self.folder / "spark"
+        self._start_spark(DRIVER, standalone.master(master, spark))
         for name in self.workers:
-            self._start_spark(
-                self.network[name], "deploy.worker.Worker", f"spark://{master.address}:{_MASTER_PORT}",
-                "--host", name, "--cores", "1", "--memory", "600m", "--work-dir", str(self.folder / "spark" / name),
-            )  # fmt: skip
+            self._start_spark(name, standalone.worker(self.network[name], spark, master))
         # all modules of the project that tasks need are sent to them
         self.start(DRIVER, environment={"PYSPARK_PYTHON": bare_python(self.folder / "python")})
         for name in self.workers:
@@ -145,18 +133,11 @@ class SparkHosts(Cluster):
         for process in self._daemons:
             process.wait()
 
-    def _start_spark(self, host: Host, name: str, *arguments: str) -> None:
-        environment = {
-            **os.environ, "SPARK_LOCAL_IP": host.address, "SPARK_DAEMON_MEMORY": "200m",
-            "SPARK_DAEMON_JAVA_OPTS": f"{java_classes.spark_options()} {_WORKER_TIMEOUT}",
-            "SPARK_LOCAL_DIRS": str(self.folder / "spark" / host.name),
-        }  # fmt: skip
-        command = (_SPARK_CLASS, f"org.apache.spark.{name}", "--webui-port", "0", *arguments)
-        started = tethered(host.command(*command))
-        with self.log_file(f"spark-{host.name}").open("ab") as log:
+    def _start_spark(self, host: str, daemon: Daemon) -> None:
+        with self.log_file(f"spark-{host}").open("ab") as log:
             self._daemons.append(subprocess.Popen(
-                started, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, env=environment,
-                start_new_session=True,
+                tethered(daemon.command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder,
+                env=daemon.environment, start_new_session=True,
             ))  # fmt: skip
 
     def await_executors(self) -> None:
