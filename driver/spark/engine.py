@@ -29,6 +29,7 @@ from driver.spark.address import addressed
 from driver.spark.blocks import executors, hosts_of
 from driver.spark.classic import classic
 from driver.spark.counts import tier_counts
+from driver.spark.ends import forget_stopped_context, is_turned_away, why_lost
 from driver.spark.executors import check, far, ship, strangers
 from driver.spark.java.check import check_java
 from driver.spark.java.class_archive import ClassArchive
@@ -36,7 +37,7 @@ from driver.spark.java.jvm import archive_of, session_options, start_jvm
 from driver.spark.rows import SparkRows
 from driver.spark.small import SmallBatches
 from driver.spark.warming import Query, Warming, queries
-from forebay.model.errors import EngineLostError, ForebayError, JobError, UsageError
+from forebay.model.errors import EngineLostError, ForebayError, JobError, UnreachableError, UsageError
 from forebay.settings.schema import DriverSettings, Settings
 from wal.reading import TierCounts
 
@@ -126,7 +127,8 @@ class SparkJobs(ABC):
 
     def start(self) -> None:
         """Start Spark if no session was given. If it was started before, make its session the active one of this thread too.
-        Raises SettingsError if there is no suitable Java, UsageError if Spark can't start or is stopped while it starts."""
+        Raises SettingsError if there is no suitable Java, UnreachableError if the cluster does not accept the application,
+        EngineLostError if Spark ends meanwhile, UsageError if it can't start otherwise or is stopped while it starts."""
         if self._ready:
             self.check()
             jvm: Any = self.session._jvm
@@ -142,13 +144,24 @@ class SparkJobs(ABC):
                 "separate the tasks of the batches: remove PYSPARK_PIN_THREAD from the environment, or set it to true"
             )
         context = self._session.sparkContext
+        try:
+            self._prepare(context)
+        except ForebayError:
+            raise
+        except Exception as error:
+            if why := why_lost(context):
+                raise EngineLostError(f"{why} while it started") from error
+            raise
+        self._ready = True
+
+    def _prepare(self, context: SparkContext) -> None:
+        """Send the code to executors that are there, and check them."""
         if self.ui_url:
             log.info("Spark UI: %s", self.ui_url)
         self._checked = frozenset()
         if self._far and self._ship_code:
             ship(context, self._modules)
         self._check_executors(context)
-        self._ready = True
 
     @property
     def _has_pinned_threads(self) -> bool:
@@ -195,6 +208,13 @@ class SparkJobs(ABC):
             raise
         except Exception as error:
             check_java()  # if Java is missing or too old, Spark's error only says that its gateway ended
+            if is_turned_away(error):
+                forget_stopped_context()  # a later start makes another one
+                master = self._options.get("spark.master", "")
+                raise UnreachableError(
+                    f"Spark can't start: the cluster of spark.'spark.master' = \"{master}\" did not accept the application; "
+                    "check that its master runs and can be reached. Spark's own lines before this one name the reason"
+                ) from error
             raise UsageError(f"Spark can't start: {error}") from error
         finally:
             if on_interrupt is not None and threading.current_thread() is threading.main_thread():
@@ -393,15 +413,6 @@ class SparkEngine(SparkJobs):
             work,
             SparkRows(self.session, work, plan_of=plan_of, counts=counts, letters_of=letters_of, small=self._small),
         )
-
-
-def why_lost(context: SparkContext) -> str:
-    """Return the reason why ``context`` can't run jobs any more; "" if it can."""
-    try:
-        stopped = context._jsc is None or bool(context._jsc.sc().isStopped())
-    except (Py4JError, OSError) as error:
-        return f"Spark's JVM has ended: {error}"
-    return "the Spark context was stopped" if stopped else ""
 
 
 #: loggers that log each failed task with Java's and Python's stack
