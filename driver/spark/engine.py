@@ -30,6 +30,7 @@ from driver.spark.blocks import executors, hosts_of
 from driver.spark.classic import classic
 from driver.spark.counts import tier_counts
 from driver.spark.ends import forget_stopped_context, is_turned_away, why_lost
+from driver.spark.executor_watch import ExecutorWatch, watch_executors
 from driver.spark.executors import check, far, ship, strangers
 from driver.spark.java.check import check_java
 from driver.spark.java.class_archive import ClassArchive
@@ -69,7 +70,8 @@ class SparkJobs(ABC):
 
     ``session``: is used and never stopped; without it, the engine makes a session with ``options``. ``ship_code``: whether
     Forebay's code and the user's ``modules`` are sent to remote executors. ``old_tasks_seconds``: maximum time that a retry
-    waits for the end of the tasks of the attempt before it.
+    waits for the end of the tasks of the attempt before it. ``executors_seconds``: as ``spark.executors_timeout``, for a session
+    that the engine makes; 0: without end.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class SparkJobs(ABC):
         old_tasks_seconds: float = float(_DEFAULTS.old_tasks_timeout),
         modules: Sequence[str] = (),
         archive: ClassArchive | None = None,
+        executors_seconds: float = 0.0,
     ) -> None:
         """``archive``: of the classes of a JVM that the engine starts; None: it starts without one."""
         self._archive = archive
@@ -100,6 +103,8 @@ class SparkJobs(ABC):
         self._warming = Warming()
         self._ready = False
         self._checked: frozenset[str] = frozenset()  # executors that were checked, as host:port
+        self._executors_seconds = executors_seconds
+        self._watch: ExecutorWatch | None = None
 
     @abstractmethod
     def _batch(self, work: BatchWork, counts: Any) -> Batch:
@@ -152,6 +157,8 @@ class SparkJobs(ABC):
             if why := why_lost(context):
                 raise EngineLostError(f"{why} while it started") from error
             raise
+        if self._given is None and self._far and self._executors_seconds:
+            self._watch = watch_executors(context, self._executors_seconds)
         self._ready = True
 
     def _prepare(self, context: SparkContext) -> None:
@@ -281,6 +288,8 @@ class SparkJobs(ABC):
         of failed attempts, because the code that continues to use the session does not know of them."""
         self._stopping.set()
         self._warming.stop()
+        if self._watch is not None:
+            self._watch.stop()
         self._ready = False
         if self._session is None:
             return
@@ -368,6 +377,7 @@ class SparkEngine(SparkJobs):
             old_tasks_seconds=settings.driver.old_tasks_timeout,
             modules=settings.spark.modules,
             archive=archive_of(settings.spark),
+            executors_seconds=settings.spark.executors_timeout,
         )
         self._settings = settings
         self._agent_urls = agent_urls

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from forebay.model.units import Size
+from forebay.model.units import Duration, Size
 from forebay.settings.schema.constraints import Folder, ModuleName
 from forebay.settings.schema.section import Section, doc
 
@@ -39,6 +39,13 @@ class SparkSettings(Section, frozen=True, kw_only=True):
             "Python; larger ones are read by tasks; 0B: all"
         ),
     ] = Size(8_000_000)
+    executors_timeout: Annotated[
+        Duration,
+        doc(
+            "how long a driver on a cluster stays without any executor, after it had one, before it ends, so that its supervisor "
+            "starts it again with a new application; 0s: for ever"
+        ),
+    ] = Duration(120.0)
     #: every other key, passed to Spark unchanged
     options: dict[str, str] = msgspec.field(default_factory=dict)
 

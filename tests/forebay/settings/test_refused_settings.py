@@ -138,6 +138,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "agent.labels": NO_LIST,
     "agent.capacity": NEGATIVE,
     "spark.small_batch": NO_SIZE,
+    "spark.executors_timeout": NO_DURATION,
     "spark.ship": ("always", 'allowed are "auto", "installed"'),
     "spark.modules": NO_LIST,
     "storage": ("s3", "is not a section"),
