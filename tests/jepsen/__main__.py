@@ -20,6 +20,8 @@ from tests.support.run.releases import RELEASES, Release
 
 #: earlier releases that accept the settings of a run; the oldest one does not know all roles of tokens
 _FITTING = RELEASES[1:]
+#: those that have a warm standby
+_FITTING_SPARK = RELEASES[4:]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,7 +33,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=3)
     parser.add_argument("--workers", type=int, default=2, help="hosts with an agent and a receiver (default: 2)")
     parser.add_argument("--store", choices=("s3", "hdfs"), default="s3", help="of WAL and journal (default: s3)")
-    parser.add_argument("--engine", choices=("local", "spark"), default="local", help="of the batches (default: local)")
+    parser.add_argument(
+        "--engine",
+        choices=("local", "spark"),
+        default="local",
+        help="of the batches: in the driver, or a Spark cluster with a worker on each worker host (default: local)",
+    )
     parser.add_argument(
         "--from-release",
         choices=[release.name for release in _FITTING],
@@ -48,6 +55,8 @@ def main(arguments: list[str] | None = None) -> int:
     if folder.exists():
         parser.error(f"{folder} exists: delete it, or choose another --out")
     release = next((release for release in _FITTING if release.name == chosen.from_release), None)
+    if release is not None and chosen.engine == "spark" and release not in _FITTING_SPARK:
+        parser.error(f"with --engine spark, --from-release is one of {', '.join(one.name for one in _FITTING_SPARK)}")
     return 0 if play(folder, shape, seed, chosen.minutes, chosen.rate, kinds, release) else 1
 
 

@@ -2,7 +2,8 @@
 
 ``python checker.py FOLDER`` prints the findings and a summary, and exits with 1 if there is a finding. Files in the folder:
 
-- ``run.json``: bootstrap servers, topics with their number of partitions, consumer group, partitions with an unclean election
+- ``run.json``: bootstrap servers, topics with their number of partitions, consumer group, partitions with an unclean election,
+  hosts of Spark's tasks (none if batches run in the driver)
 - ``acked.tsv``: topic, partition, offset, value of each record that Kafka acknowledged to the producer
 - ``out/*.run``: one file for each run of a batch: a header in JSON, then partition, offset and value of each row
 - ``seen.jsonl``: what the drivers' status showed during the run
@@ -27,6 +28,8 @@ from typing import Any
 #: a finding of each rule is printed in full this many times; the others are only counted
 _SHOWN = 5
 _READ_SECONDS = 60.0
+#: exit code after which a supervisor leaves a service down
+_WRONG_SETTINGS = 2
 
 Place = tuple[str, int]
 Line = tuple[str, int, int]  # topic, partition, incarnation
@@ -43,7 +46,8 @@ class Finding:
 @dataclass(frozen=True)
 class JobRun:
     """One run of a batch by the job: its rows (topic, partition, offset, value), and monotonic times of begin and end, which the
-    hosts have in common. ``driver``: host and process id of the driver that ran it. ``epoch``: the driver's journal epoch."""
+    hosts have in common. ``driver``: host and process id of the driver that ran it. ``epoch``: the driver's journal epoch.
+    ``task_hosts``: the hosts of the Spark tasks that read it, as far as they named them."""
 
     batch_id: int
     rows: tuple[tuple[str, int, int, str], ...]
@@ -51,11 +55,13 @@ class JobRun:
     ended: float
     driver: str
     epoch: int
+    task_hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known about a run. ``kafka``: partition → offset → value, as Kafka holds it at the end."""
+    """All that is known about a run. ``kafka``: partition → offset → value, as Kafka holds it at the end. ``task_hosts``: where
+    Spark's workers are."""
 
     kafka: Mapping[Place, Mapping[int, str]]
     ends: Mapping[Place, int]
@@ -69,6 +75,7 @@ class Evidence:
     epochs: tuple[Mapping[str, Any], ...]
     unclean: frozenset[Place]
     processes: tuple[Mapping[str, Any], ...] = ()
+    task_hosts: frozenset[str] = frozenset()
 
     def runs_of(self) -> dict[int, list[JobRun]]:
         found: dict[int, list[JobRun]] = defaultdict(list)
@@ -97,7 +104,7 @@ def check(evidence: Evidence) -> list[Finding]:
     """Return all violations, by rule."""
     rules = (
         audited, reruns, journal, rows_of_batches, records, acknowledged,
-        leadership, drivers, effects, shown_early, order, commits, processes,
+        leadership, drivers, effects, shown_early, order, commits, processes, tasks,
     )  # fmt: skip
     return [finding for rule in rules for finding in rule(evidence)]
 
@@ -362,11 +369,19 @@ def commits(e: Evidence) -> Iterator[Finding]:
 
 
 def processes(e: Evidence) -> Iterator[Finding]:
-    """A process that ends by itself was replaced by another one (exit code 4), or says what failed without a traceback."""
+    """A process that ends by itself was replaced by another one (exit code 4), or says what failed without a traceback, and a
+    supervisor starts it again: the settings of the run are right, so no process says that they are wrong (exit code 2)."""
     for end in e.processes:
-        if end["traceback"]:
-            text = f"{end['name']} ended with {end['code']} after {end['during']}: {end['traceback']}"
+        if end["traceback"] or end["code"] == _WRONG_SETTINGS:
+            text = f"{end['name']} ended with {end['code']} after {end['during']}: {end['traceback'] or 'see its log'}"
             yield Finding("process", text)
+
+
+def tasks(e: Evidence) -> Iterator[Finding]:
+    """If Spark's workers have hosts of their own, tasks ran on each of them, and nowhere else."""
+    ran = {host for run in e.runs for host in run.task_hosts}
+    if ran != e.task_hosts:
+        yield Finding("tasks", f"tasks ran on {sorted(ran)}, and Spark's workers are on {sorted(e.task_hosts)}")
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
@@ -394,6 +409,7 @@ def read(folder: Path) -> Evidence:
         epochs=tuple(json.loads((folder / "journal.json").read_text())["epochs"]),
         unclean=frozenset((topic, number) for topic, number in run["unclean"]),
         processes=tuple(json.loads((folder / "ends.json").read_text())),
+        task_hosts=frozenset(run["task_hosts"]),
     )
 
 
@@ -410,7 +426,8 @@ def read_run(path: Path) -> JobRun:
         for line in file:
             topic, partition, offset, value = line.rstrip("\n").split("\t")
             rows.append((topic, int(partition), int(offset), value))
-    return JobRun(head["id"], tuple(rows), head["began"], head["ended"], head["driver"], head["epoch"])
+    hosts = tuple(head["task_hosts"])
+    return JobRun(head["id"], tuple(rows), head["began"], head["ended"], head["driver"], head["epoch"], hosts)
 
 
 def read_kafka(
@@ -463,6 +480,9 @@ def describe(evidence: Evidence, findings: list[Finding]) -> str:
         f"{len(evidence.batches)} batches in {len(evidence.runs)} finished runs, {len(evidence.epochs)} journal epochs, "
         f"{len({shown['epoch'] for shown in evidence.seen})} leaders seen in {len(evidence.seen)} looks at the status",
     ]
+    if evidence.task_hosts:
+        counts_of = Counter(host for run in evidence.runs for host in run.task_hosts)
+        lines.append("finished runs with tasks on " + ", ".join(f"{h}: {n}" for h, n in sorted(counts_of.items())))
     for line in evidence.audit["lives"]:
         if line["life"] > 1 or line["gaps"]:
             where = f"{line['topic']}/{line['partition']}"

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import TypeAlias
 
-from tests.jepsen.world import DRIVERS, RISKY, STORE, Shape, World
+from tests.jepsen.services import Service
+from tests.jepsen.world import DRIVERS, MASTER, RISKY, STORE, Shape, World
 
 Waits: TypeAlias = "Iterator[float | Callable[[], bool]]"
 #: the wall clock moves by this: S3 servers refuse requests that are more than 15 minutes off
 _JUMP_SECONDS_MAX = 600
+_JAVA_ON_SIGTERM = 128 + signal.SIGTERM
 
 
 @dataclass(frozen=True)
@@ -77,12 +79,13 @@ def _isolate(world: World, step: Step) -> Waits:
 
 
 def _process(draw: Random, shape: Shape) -> tuple[str, ...]:
-    # Forebay's processes hold what can be lost, so they are chosen more often than brokers and the store
-    return (draw.choice([*shape.services * 2, *shape.broker_hosts, STORE]),)
+    # Forebay's processes hold what can be lost, and Spark's run the tasks: they are chosen more often than brokers and the store
+    spark = (*shape.spark_daemons, *shape.executors)
+    return (draw.choice([*shape.services * 2, *shape.broker_hosts, STORE, *spark * 2]),)
 
 
 def _service(draw: Random, shape: Shape) -> tuple[str, ...]:
-    return (draw.choice(shape.services),)
+    return (draw.choice((*shape.services, *shape.spark_daemons)),)
 
 
 def _pause(world: World, step: Step) -> Waits:
@@ -117,18 +120,19 @@ def _restart(world: World, name: str, upgrade: bool = False) -> Waits:
         world.story.write(f"{name} does not stop; killed")
         service.kill()
     code = service.forget()
-    if code not in (0, None, -signal.SIGTERM, -signal.SIGKILL, 4):
+    if code not in (0, None, -signal.SIGTERM, -signal.SIGKILL, 4, _JAVA_ON_SIGTERM):
         world.story.write(f"{name} exited with {code} on SIGTERM")
-    if upgrade and service.release is not None:
-        world.story.write(f"{name} is upgraded from release {service.release.name}")
+    if upgrade and isinstance(service, Service) and service.origin:
+        world.story.write(f"{name} is upgraded from {service.origin}")
         service.release = None
     service.start()
     world.services.held.discard(name)
+    yield service.ready
 
 
 def _rolling(world: World, step: Step) -> Waits:
-    """Restart all services. If some run an earlier release, upgrade those of the next kind instead, so that other faults meet a
-    cluster of two releases before the following kind is upgraded."""
+    """Restart all services of Forebay. If some run an earlier release, upgrade those of the next kind instead, so that other
+    faults meet a cluster of two releases before the following kind is upgraded."""
     for name in world.outdated or world.shape.services:
         yield from _restart(world, name, upgrade=True)
         yield 2.0
@@ -240,6 +244,21 @@ def _unclean(world: World, step: Step) -> Waits:
     yield brokers[leader].ready
 
 
+# ---- Spark's master --------------------------------------------------------------------------------------------------
+
+
+def _forget(world: World, step: Step) -> Waits:
+    """The master restarts while it reaches no driver, and so forgets their applications and kills their executors."""
+    for driver in DRIVERS:
+        world.network.cut(MASTER, driver)
+    yield from _kill(world, replace(step, targets=(MASTER,)))
+    recovered = world.services[MASTER].said  # since its start
+
+    yield lambda: "Recovery complete" in recovered()
+    for driver in DRIVERS:
+        world.network.restore(MASTER, driver)
+
+
 # ---- secrets ---------------------------------------------------------------------------------------------------------
 
 
@@ -273,17 +292,24 @@ KINDS: dict[str, Kind] = {
     "clock": Kind(_clock_host, _jump),
     "elect": Kind(_broker, _elect),
     "unclean": Kind(_risky, _unclean, 2, alone=True),
+    "forget": Kind(_nothing, _forget, 1, alone=True),
     "tokens": Kind(_nothing, _tokens),
     "certificates": Kind(_nothing, _certificates, 1),
 }
-#: kinds that need three brokers
-REPLICATED = ("elect", "unclean")
+#: kinds that need three brokers, and those that need Spark's cluster
+REPLICATED, CLUSTERED = ("elect", "unclean"), ("forget",)
+
+
+def possible(kinds: Iterable[str], shape: Shape) -> list[str]:
+    """Return the kinds that a run of this shape can have."""
+    left_out = (*(REPLICATED if shape.brokers < 3 else ()), *(CLUSTERED if shape.engine != "spark" else ()))
+    return [name for name in kinds if name not in left_out]
 
 
 def plan(seed: int, seconds: float, shape: Shape, kinds: Sequence[str]) -> list[Step]:
     """Return the faults of a run, by their beginning. At most two run at the same time, and never two with a common target."""
     draw = Random(seed)
-    names = [name for name in kinds if shape.brokers >= 3 or name not in REPLICATED]
+    names = possible(kinds, shape)
     weights = [KINDS[name].weight for name in names]
     steps: list[Step] = []
     at = 5.0

@@ -14,11 +14,26 @@ def by_reading(batch):
     keep(batch, batch.read)
 
 
-def by_dataframe(batch):
-    keep(batch, lambda: batch.df.select("topic", "partition", "offset", "value").toArrow().to_batches())
+def by_tasks(batch):
+    \"""Every second batch as a DataFrame; the others as an RDD, whose tasks name their hosts.\"""
+    hosts = set()
+
+    def dataframe():
+        return batch.df.select("topic", "partition", "offset", "value").toArrow().to_batches()
+
+    def rdd():
+        for host, part in batch.arrow.map(with_host).collect():
+            hosts.add(host)
+            yield part
+
+    keep(batch, rdd if batch.id % 2 else dataframe, hosts)
 
 
-def keep(batch, read):
+def with_host(part):
+    return socket.gethostname(), part
+
+
+def keep(batch, read, hosts=()):
     began = time.monotonic()
     rows = [
         f"{topic}\\t{partition}\\t{offset}\\t{value.decode()}\\n"
@@ -29,7 +44,7 @@ def keep(batch, read):
     ]
     driver = f"{socket.gethostname()} {os.getpid()}"
     head = {"id": batch.id, "rerun": batch.rerun, "driver": driver, "epoch": batch.epoch}
-    head |= {"began": began, "ended": time.monotonic()}
+    head |= {"began": began, "ended": time.monotonic(), "task_hosts": sorted(hosts)}
     path = OUT / f"{batch.id}-{os.getpid()}-{time.monotonic_ns()}"
     path.write_text(json.dumps(head) + "\\n" + "".join(rows))
     path.rename(path.with_suffix(".run"))

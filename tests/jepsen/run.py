@@ -140,7 +140,7 @@ class Run:
         if not self.wait(complete, _END_SECONDS):
             self.story.write(f"NOT COMPLETE after {_END_SECONDS:g} s: {self.observer.latest}")
         self.story.write("all is completed" if complete() else "the end without completion")
-        names = sorted(self.world.services.names, key=lambda name: ("receiver" not in name, name in DRIVERS, name))
+        names = sorted(self.world.shape.services, key=lambda name: ("receiver" not in name, name in DRIVERS, name))
         self._stop([name for name in names if "receiver" in name])
         self._stop([name for name in names if "receiver" not in name])
         self.world.services.kill_all()

@@ -16,7 +16,7 @@ from random import Random, SystemRandom
 
 from benchmarks.recording import draw
 from benchmarks.sheets import Line, Lines, Sheet
-from tests.jepsen.faults import KINDS, REPLICATED, Step
+from tests.jepsen.faults import KINDS, Step, possible
 from tests.jepsen.load import Load
 from tests.jepsen.observer import Observer
 from tests.jepsen.run import Run
@@ -36,7 +36,7 @@ _POINTS_SHOWN = 60
 def plan(seed: int, seconds: float, shape: Shape) -> list[Step]:
     """Return one fault for each minute."""
     draw_of = Random(seed)
-    kinds = [name for name in KINDS if name not in _LEFT_OUT and (shape.brokers >= 3 or name not in REPLICATED)]
+    kinds = possible([name for name in KINDS if name not in _LEFT_OUT], shape)
     steps = []
     for minute in range(int(seconds // _EVERY_SECONDS)):
         name = draw_of.choice(kinds)

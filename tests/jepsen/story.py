@@ -6,8 +6,6 @@ import json
 import time
 from pathlib import Path
 
-from tests.support.run.releases import Release
-
 
 class Story:
     """Lines of ``story.txt`` in ``folder``, also printed; times are seconds since the run began."""
@@ -30,13 +28,13 @@ class Story:
         if not self._quiet:
             print(line, flush=True)
 
-    def ended(self, name: str, code: int, traceback: str, release: Release | None = None) -> None:
-        """A process ended by itself. ``traceback``: the last line of the error in its log, if it has one. ``release``: the
-        earlier release that it ran; the checker does not judge it then."""
-        if release is None:
+    def ended(self, name: str, code: int, traceback: str, origin: str = "") -> None:
+        """A process ended by itself. ``traceback``: the last line of the error in its log, if it has one. ``origin``: what it
+        ran, if not this code: the checker does not judge it then."""
+        if not origin:
             self._ends.append({"name": name, "code": code, "during": self.doing, "traceback": traceback})
-        of_release = f" of release {release.name}" if release is not None else ""
-        self.write(f"{name}{of_release} ended by itself with {code}{f': {traceback}' if traceback else ''}")
+        of_origin = f" of {origin}" if origin else ""
+        self.write(f"{name}{of_origin} ended by itself with {code}{f': {traceback}' if traceback else ''}")
 
     def write_ends(self, path: Path) -> None:
         path.write_text(json.dumps(self._ends))

@@ -121,6 +121,7 @@ PLANTED: dict[str, Callable[[Evidence], Evidence]] = {
     "job order": lambda e: with_run(e, 2, replace(e.runs[2], ended=7.5)),
     "commit": lambda e: replace(e, committed={SAFE: 11}),
     "process": lambda e: replace(e, processes=({**e.processes[0], "traceback": "KeyError: 'x'"},)),
+    "tasks": lambda e: replace(e, task_hosts=frozenset({"w1"})),
 }
 
 
@@ -132,6 +133,20 @@ def test_run_without_violations_has_no_finding() -> None:
 @pytest.mark.parametrize("rule", PLANTED)
 def test_planted_violation_is_found(rule: str) -> None:
     assert rule in {finding.rule for finding in checker.check(PLANTED[rule](good()))}
+
+
+def test_process_that_no_supervisor_would_start_again_is_found() -> None:
+    """Its settings were right a moment before."""
+    e = good()
+    ended = [replace(e, processes=({**e.processes[0], "code": code},)) for code in (1, 2, 3)]
+    assert [[finding.rule for finding in checker.check(one)] for one in ended] == [[], ["process"], []]
+
+
+@pytest.mark.parametrize(("ran", "finds"), [(("w1", "w2"), False), (("w1",), True), (("w1", "w2", "d1"), True)])
+def test_tasks_run_on_each_host_of_a_spark_worker_and_nowhere_else(ran: tuple[str, ...], finds: bool) -> None:
+    e = replace(good(), task_hosts=frozenset({"w1", "w2"}))
+    e = with_run(with_run(e, 0, replace(e.runs[0], task_hosts=ran[:1])), 1, replace(e.runs[1], task_hosts=ran[1:]))
+    assert [finding.rule for finding in checker.check(e)] == ["tasks"] * finds
 
 
 def test_two_drivers_that_lead_in_one_epoch_are_found() -> None:
@@ -229,6 +244,7 @@ def test_checker_imports_nothing_of_the_product() -> None:
 def test_files_of_a_run_are_read_back(tmp_path: Path) -> None:
     path = tmp_path / "1.run"
     path.write_text(
-        '{"id": 7, "rerun": false, "driver": "d1 12", "epoch": 3, "began": 1.5, "ended": 2.5}\nsafe\t0\t3\tv3\n'
+        '{"id": 7, "rerun": false, "driver": "d1 12", "epoch": 3, "began": 1.5, "ended": 2.5, "task_hosts": ["w1"]}\n'
+        "safe\t0\t3\tv3\n"
     )
-    assert checker.read_run(path) == JobRun(7, (("safe", 0, 3, "v3"),), 1.5, 2.5, "d1 12", 3)
+    assert checker.read_run(path) == JobRun(7, (("safe", 0, 3, "v3"),), 1.5, 2.5, "d1 12", 3, ("w1",))

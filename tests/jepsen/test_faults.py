@@ -8,12 +8,14 @@ from random import Random
 import pytest
 
 from tests.jepsen import soak
-from tests.jepsen.faults import KINDS, REPLICATED, Step, compatible, plan, upgrading
+from tests.jepsen.faults import CLUSTERED, KINDS, REPLICATED, Step, compatible, plan, upgrading
 from tests.jepsen.services import Service
 from tests.jepsen.story import Story
-from tests.jepsen.world import DRIVERS, Shape, World
+from tests.jepsen.world import DRIVERS, MASTER, Shape, World
 from tests.support.processes.namespaces import Host
 from tests.support.run.releases import RELEASES
+
+SPARK = Shape(engine="spark")
 
 
 def test_one_seed_gives_one_plan_and_another_seed_another() -> None:
@@ -22,14 +24,49 @@ def test_one_seed_gives_one_plan_and_another_seed_another() -> None:
 
 
 def test_every_kind_is_drawn_and_ends_in_time() -> None:
-    steps = [step for seed in range(5) for step in plan(seed, 600, Shape(), list(KINDS))]
+    steps = [step for seed in range(5) for step in plan(seed, 600, SPARK, list(KINDS))]
     assert {step.kind for step in steps} == KINDS.keys()
     assert all(step.at + step.seconds <= 600 for step in steps)
+    in_driver = [step for seed in range(5) for step in plan(seed, 600, Shape(), list(KINDS))]
+    assert {step.kind for step in in_driver} == KINDS.keys() - {*CLUSTERED}
 
 
 def test_one_broker_has_no_elections() -> None:
     steps = [step for seed in range(5) for step in plan(seed, 600, Shape(brokers=1), list(KINDS))]
     assert not {step.kind for step in steps} & {*REPLICATED}
+
+
+def drawn(shape: Shape, *kinds: str) -> set[str]:
+    """Return the targets of faults of ``kinds`` in several plans."""
+    steps = [step for seed in range(10) for step in plan(seed, 600, shape, list(KINDS))]
+    return {target for step in steps if step.kind in kinds for target in step.targets}
+
+
+def test_faults_reach_spark_on_the_worker_hosts() -> None:
+    """Master, workers and executors are killed and paused; a restart in order is for what a supervisor starts."""
+    daemons, executors = {MASTER, "worker-w1", "worker-w2"}, {"executors-w1", "executors-w2"}
+    assert drawn(SPARK, "kill") >= daemons | executors
+    assert drawn(SPARK, "pause") >= daemons | executors
+    assert drawn(SPARK, "stop") == daemons | {*SPARK.services}
+    assert MASTER in drawn(SPARK, "cut") & drawn(SPARK, "cut-way") & drawn(SPARK, "isolate")
+
+
+def test_clocks_move_on_hosts_of_forebay_alone() -> None:
+    """Also those of Spark's workers there; the master keeps its clock, as brokers and the store do."""
+    hosts = {target for target in drawn(SPARK, "clock") if not target.startswith(("+", "-"))}
+    assert hosts == {*DRIVERS, "w1", "w2"}
+
+
+def test_engine_in_the_driver_has_no_host_or_process_of_spark() -> None:
+    everything = drawn(Shape(), *KINDS)
+    assert not everything & {MASTER, *SPARK.spark_daemons, *SPARK.executors}
+    assert not Shape().spark_daemons + Shape().executors
+    assert MASTER not in Shape().hosts
+
+
+def test_services_of_an_upgrade_are_forebays_alone() -> None:
+    upgraded = [name for names in SPARK.upgrades for name in names]
+    assert sorted(upgraded) == sorted(SPARK.services) == sorted(Shape().services)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_traceback_of_a_process_is_its_last_error(tmp_path: Path, log: str, show
 def test_end_of_an_earlier_release_is_in_the_story_alone(tmp_path: Path) -> None:
     """The checker judges this code."""
     story = Story(tmp_path, quiet=True)
-    story.ended("d1", 1, "KeyError: 'x'", RELEASES[-1])
+    story.ended("d1", 1, "KeyError: 'x'", f"release {RELEASES[-1].name}")
     story.ended("d2", 4, "")
     story.write_ends(tmp_path / "ends.json")
     assert [end["name"] for end in json.loads((tmp_path / "ends.json").read_text())] == ["d2"]
@@ -49,3 +49,12 @@ def test_end_of_an_earlier_release_is_in_the_story_alone(tmp_path: Path) -> None
         f"d1 of release {RELEASES[-1].name} ended by itself with 1: KeyError: 'x'"
         in (tmp_path / "story.txt").read_text()
     )
+
+
+def test_service_gets_newer_settings_from_its_upgrade_on(tmp_path: Path) -> None:
+    host = Host("d1", "198.18.0.1", "fb1-d1", "fb1.1", tmp_path / "hosts.txt", {})
+    newer = {"FOREBAY__SPARK__EXECUTORS_TIMEOUT": "20s"}
+    service = Service("d1", host, tmp_path, ("driver",), {}, RELEASES[-1], newer)
+    assert not newer.keys() & service.environment().keys()
+    service.release = None
+    assert newer.items() <= service.environment().items()

@@ -1,4 +1,5 @@
-"""The hosts of a run: Kafka brokers, a store, two drivers and worker hosts, each in a network namespace of its own."""
+"""The hosts of a run: Kafka brokers, a store, two drivers, worker hosts and perhaps Spark's master, each in a network namespace
+of its own."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,11 +23,14 @@ from tests.jepsen.brokers import Brokers, quiet_admin
 from tests.jepsen.clock import HostClock
 from tests.jepsen.job import JOB
 from tests.jepsen.services import Service, Services
+from tests.jepsen.spark import Executors, Master, Worker
 from tests.jepsen.story import Story
 from tests.support.processes.namespaces import Network
 from tests.support.processes.services import toml_of
+from tests.support.run.pythons import bare_python
 from tests.support.run.releases import Release
 from tests.support.servers.certificates import Authority
+from tests.support.spark import standalone
 from tests.support.stores import s3
 from tests.support.stores.hdfs import HdfsServer
 
@@ -33,16 +38,23 @@ STREAM = "stream"
 #: the topic with clean elections alone, and the one on which unclean ones are made
 SAFE, RISKY = "safe", "risky"
 DRIVERS, STORE = ("d1", "d2"), "store"
+#: Spark's master and its host
+MASTER = "master"
 OBSERVER = "observer"
 _ROLES = ("receiver", "agent", "task", "query", "reader", "operator")
 _STORE_BYTES, _BLOCKS_BYTES = 400_000_000, 24_000_000
-_START_SECONDS = 120.0
+_START_SECONDS, _LOOK_SECONDS = 120.0, 0.1
+#: of a worker: one for each driver, and one for an application whose end the master has not noticed yet
+_EXECUTORS = 3
+#: keys that earlier releases refuse. The default of two minutes would be half of the wait at the end of a run
+_NEWER = {"FOREBAY__SPARK__EXECUTORS_TIMEOUT": "20s"}
 _COMMAND = str(Path(sys.executable).with_name("forebay"))
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The size of a run. ``store``: ``s3`` or ``hdfs``, of WAL and journal. ``engine``: ``local`` or ``spark``."""
+    """The size of a run. ``store``: ``s3`` or ``hdfs``, of WAL and journal. ``engine``: ``local``, in the driver, or ``spark``,
+    on the worker hosts."""
 
     brokers: int = 3
     workers: int = 2
@@ -60,12 +72,23 @@ class Shape:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        return (*self.broker_hosts, STORE, *DRIVERS, *self.worker_hosts)
+        masters = (MASTER,) if self.engine == "spark" else ()
+        return (*self.broker_hosts, STORE, *masters, *DRIVERS, *self.worker_hosts)
 
     @property
     def services(self) -> tuple[str, ...]:
         """Names of Forebay's processes: each worker host has an agent and a receiver."""
         return (*DRIVERS, *(f"{kind}-{host}" for host in self.worker_hosts for kind in ("agent", "receiver")))
+
+    @property
+    def spark_daemons(self) -> tuple[str, ...]:
+        """Names of Spark's processes that systemd would start: the master, and a worker on each worker host."""
+        return (MASTER, *(f"worker-{host}" for host in self.worker_hosts)) if self.engine == "spark" else ()
+
+    @property
+    def executors(self) -> tuple[str, ...]:
+        """Names of the executors of each worker host."""
+        return tuple(f"executors-{host}" for host in self.worker_hosts) if self.engine == "spark" else ()
 
     @property
     def upgrades(self) -> tuple[tuple[str, ...], ...]:
@@ -90,7 +113,10 @@ class World:
         self.services = Services(story)
         self.network = Network(folder, shape.hosts, ["blocks"])
         self.clocks: dict[str, HostClock] = {}
+        self.executors: dict[str, Executors] = {}
         self.token_generation = 1
+        self._clock_library: Path | None = None
+        self._python = ""  # of tasks: without this project, whose modules the driver sends
         self._release = release
         self._stack = ExitStack()
 
@@ -126,9 +152,14 @@ class World:
         storage, sections = self._start_store()
         self._write(sections, storage)
         self._stack.callback(self.services.kill_all)
+        self._clock_library = clock.build(self.folder)
+        if self.shape.engine == "spark":
+            self._add_spark()
         self._add_services()
         for name in self.services.names:
             self.services[name].start()
+            if name == MASTER:  # without it, workers and applications would wait for seconds before they try again
+                self._await_master()
         self.story.write(f"{', '.join(self.services.names)} started")
 
     # ---- parts -------------------------------------------------------------------------------------------------------
@@ -185,7 +216,7 @@ class World:
         urls = [self.driver_url(name) for name in DRIVERS]
         sections["driver"] |= {
             "url": urls[0], "urls": urls, "engine": self.shape.engine, "batch_interval": "500ms", "lease_duration": "5s",
-            "job": f"jobs:{'by_reading' if self.shape.engine == 'local' else 'by_dataframe'}", "job_retry_delay": "500ms",
+            "job": f"jobs:{'by_reading' if self.shape.engine == 'local' else 'by_tasks'}", "job_retry_delay": "500ms",
             "snapshot_copy_interval": "5s",
         }  # fmt: skip
         sections |= {
@@ -202,17 +233,48 @@ class World:
             },
         }  # fmt: skip
         if self.shape.engine == "spark":
+            sections["driver"]["warm_standby"] = "always"
             sections["spark"] = {
-                "spark.master": "local[1]", "spark.ui.enabled": "false", "spark.driver.memory": "512m",
+                **standalone.OPTIONS, "spark.master": standalone.url(self.network[MASTER]),
+                "spark.cores.max": str(self.shape.workers), "spark.driver.memory": "512m",
                 "spark.sql.shuffle.partitions": "2",
+                # the tasks import the job's module, and read each batch: otherwise the driver would read those of this size
+                "modules": ["jobs"], "small_batch": "0B",
             }  # fmt: skip
         else:  # pyarrow imports pandas wherever it finds it: a second of every start, for nothing here
             (self.folder / "pandas.py").write_text('raise ImportError("not needed")\n')
         (self.folder / "forebay.toml").write_text(toml_of({"stream": STREAM}, sections))
         (self.folder / "jobs.py").write_text(JOB)
 
+    def _add_spark(self) -> None:
+        """Add the master, whose clock stays as those of brokers and the store, and a worker on each worker host."""
+        folder, master = self.folder / "spark", self.network[MASTER]
+        self.services.add(Master(MASTER, master, self.folder, standalone.master(master, folder, recovers=True)))
+        for place in self.shape.worker_hosts:
+            daemon = standalone.worker(
+                self.network[place], folder, master,
+                executors=_EXECUTORS, environment={**self._environment, **self._clock_of(place)},
+            )  # fmt: skip
+            worker = Worker(f"worker-{place}", self.network[place], self.folder, daemon)
+            self.services.add(worker)
+            self.executors[f"executors-{place}"] = Executors(worker)
+        self._python = bare_python(self.folder / "python")
+
+    def _await_master(self) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while not self.services[MASTER].ready():
+            assert time.monotonic() < deadline, f"Spark's master does not answer: {self.services[MASTER].said()}"
+            time.sleep(_LOOK_SECONDS)
+
+    def _clock_of(self, host: str) -> Mapping[str, str]:
+        """Return the environment of the processes of ``host`` whose wall clock a fault moves: all of Forebay and Spark."""
+        if self._clock_library is None:
+            return {}
+        if host not in self.clocks:
+            self.clocks[host] = HostClock(self._clock_library, self.folder / f"{host}.clock")
+        return self.clocks[host].environment
+
     def _add_services(self) -> None:
-        library = clock.build(self.folder)
         for name in self.shape.services:
             kind, _, place = name.partition("-")
             host = self.network[place or name]
@@ -222,22 +284,21 @@ class World:
                 "FOREBAY__SECURITY__CERT_FILE": f"{certificate}.pem", "FOREBAY__SECURITY__KEY_FILE": f"{certificate}.key",
                 "FOREBAY__AGENT__HOST": host.name, "FOREBAY__AGENT__URL": f"https://{host.address}:7081",
             }  # fmt: skip
-            if library is not None:
-                self.clocks.setdefault(host.name, HostClock(library, self.folder / f"{host.name}.clock"))
-                own |= self.clocks[host.name].environment
+            own |= self._clock_of(host.name)
             if not place:
                 own |= {"FOREBAY__DRIVER__URL": self.driver_url(name), "SPARK_LOCAL_IP": host.address}
+                own |= {"PYSPARK_PYTHON": self._python} if self._python else {}
                 arguments: tuple[str, ...] = ("driver", "--standby")
             else:
                 arguments = ("agent",) if kind == "agent" else ("receiver", "--id", place)
-            self.services.add(Service(name, host, self.folder, arguments, own, self._release))
+            self.services.add(Service(name, host, self.folder, arguments, own, self._release, _NEWER))
 
     # ---- what faults change ------------------------------------------------------------------------------------------
 
     @property
     def outdated(self) -> tuple[str, ...]:
         """The services of an earlier release that are to be upgraded next; () if all run this code."""
-        kinds = (tuple(n for n in names if self.services[n].release is not None) for names in self.shape.upgrades)
+        kinds = (tuple(n for n in names if self.services[n].origin) for names in self.shape.upgrades)
         return next((names for names in kinds if names), ())
 
     def driver_url(self, name: str) -> str:
@@ -265,10 +326,13 @@ class World:
             os.replace(files["cert_file"], target / f"{name}.pem")
 
     def process(self, name: str) -> Target:
-        """Return what a fault pauses, kills and starts: a service, a broker or the store."""
+        """Return what a fault pauses, kills and starts: a service, one of Spark's daemons, executors, a broker or the store."""
         if name in self.services.names:
             service = self.services[name]
-            return Target(service.send, service.kill, service.start, lambda: True)
+            return Target(service.send, service.kill, service.start, service.ready)
+        if name in self.executors:  # their worker starts others
+            executors = self.executors[name]
+            return Target(executors.send, executors.kill, lambda: None, lambda: True)
         if name == STORE:
             kill = self.store.kill9 if self.shape.store == "hdfs" else self.store.kill
             return Target(self.store.send, kill, self.store.launch, self.store.ready)
@@ -304,7 +368,7 @@ class World:
         unclean = sorted(self.brokers.unclean)
         run = {
             "servers": self.brokers.servers, "topics": self.shape.topics, "group": f"forebay.{STREAM}", "unclean": unclean,
-            "audit_code": audit.returncode,
+            "audit_code": audit.returncode, "task_hosts": self.shape.worker_hosts if self.executors else (),
         }  # fmt: skip
         (self.folder / "run.json").write_text(json.dumps(run))
 
