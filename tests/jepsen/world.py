@@ -235,7 +235,7 @@ class World:
         if self.shape.engine == "spark":
             sections["driver"]["warm_standby"] = "always"
             sections["spark"] = {
-                **standalone.OPTIONS, "spark.master": standalone.url(self.network[MASTER]),
+                **standalone.application(), "spark.master": standalone.url(self.network[MASTER]),
                 "spark.cores.max": str(self.shape.workers), "spark.driver.memory": "512m",
                 "spark.sql.shuffle.partitions": "2",
                 # the tasks import the job's module, and read each batch: otherwise the driver would read those of this size

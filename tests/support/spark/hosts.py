@@ -86,7 +86,7 @@ class SparkHosts(Cluster):
             "spark": {
                 "spark.master": standalone.url(network[DRIVER]), "spark.driver.host": driver,
                 "spark.driver.bindAddress": driver, "spark.cores.max": str(len(workers)),
-                "spark.locality.wait": _LOCALITY_WAIT, **standalone.OPTIONS,
+                "spark.locality.wait": _LOCALITY_WAIT, **standalone.application(),
             },
         }  # fmt: skip
         own["security"] = {"token_file": str(folder / "tokens")}

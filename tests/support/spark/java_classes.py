@@ -49,8 +49,8 @@ def share(create: bool) -> None:
 
 
 def spark_options() -> str:
-    """Return the options of Java for Spark's daemons and executors; drivers take them from the environment."""
-    return os.environ[_VARIABLE]
+    """Return the options of Java for Spark's daemons and executors. Drivers take them from the environment."""
+    return os.environ.get(_VARIABLE) or " ".join(SPARK_OPTIONS)
 
 
 def _java() -> str | None:

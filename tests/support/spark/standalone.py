@@ -13,20 +13,13 @@ from typing import NamedTuple
 import pyspark
 
 from tests.support.processes.namespaces import Host
+from tests.support.spark import java_classes
 
 PORT = 7077
 _SPARK_CLASS = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
-_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 #: seconds without a heartbeat after which the master declares a worker lost; a worker sends four in this time
 _WORKER_TIMEOUT = 6
 _EXECUTOR_MIB = 512
-
-#: of an application. The names are those of deploy/examples/spark-standalone.toml
-OPTIONS: Mapping[str, str] = {
-    "spark.executor.memory": f"{_EXECUTOR_MIB}m", "spark.executor.cores": "1",
-    "spark.executor.heartbeatInterval": "1s", "spark.network.timeout": "10s", "spark.network.timeoutInterval": "1s",
-    "spark.executor.extraJavaOptions": _JAVA, "spark.driver.extraJavaOptions": _JAVA,
-}  # fmt: skip
 
 
 class Daemon(NamedTuple):
@@ -34,6 +27,16 @@ class Daemon(NamedTuple):
 
     command: list[str]
     environment: dict[str, str]
+
+
+def application() -> dict[str, str]:
+    """Return the options of an application. The names are those of deploy/examples/spark-standalone.toml."""
+    java = java_classes.spark_options()
+    return {
+        "spark.executor.memory": f"{_EXECUTOR_MIB}m", "spark.executor.cores": "1",
+        "spark.executor.heartbeatInterval": "1s", "spark.network.timeout": "10s", "spark.network.timeoutInterval": "1s",
+        "spark.executor.extraJavaOptions": java, "spark.driver.extraJavaOptions": java,
+    }  # fmt: skip
 
 
 def url(host: Host) -> str:
@@ -73,7 +76,7 @@ def _daemon(
     inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     own = {
         "SPARK_LOCAL_IP": host.address, "SPARK_DAEMON_MEMORY": "200m",
-        "SPARK_DAEMON_JAVA_OPTS": f"{_JAVA} -Dspark.worker.timeout={_WORKER_TIMEOUT} {options}".strip(),
+        "SPARK_DAEMON_JAVA_OPTS": f"{java_classes.spark_options()} -Dspark.worker.timeout={_WORKER_TIMEOUT} {options}".strip(),
         "SPARK_LOCAL_DIRS": str(folder / host.name),
     }  # fmt: skip
     command = host.command(_SPARK_CLASS, f"org.apache.spark.{name}", "--webui-port", "0", *arguments)
