@@ -1,4 +1,5 @@
-"""Checks the folder of a finished run. Shares no code with Forebay: it reads Kafka, the job's files and printed text.
+"""Checks the folder of a finished run. Shares no code with Forebay: it reads Kafka, the job's files and printed text. One module,
+because a person reads it as one proof, and copies it beside a run.
 
 ``python checker.py FOLDER`` prints the findings and a summary, and exits with 1 if there is a finding. Files in the folder:
 

@@ -55,7 +55,10 @@ class Waiting:
 
 
 class DriverProcess:
-    """``name``: ``d<number>``, in order of start. The process is dead once ``killed`` is set or ``ended`` has a reason."""
+    """``name``: ``d<number>``, in order of start. The process is dead once ``killed`` is set or ``ended`` has a reason.
+
+    One class, because a kill or a damaged file ends all of it at once.
+    """
 
     asked_type = AskedLoop
 

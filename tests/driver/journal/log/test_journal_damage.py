@@ -1,4 +1,7 @@
-"""A journal that lost a segment, its end or a claim: opening refuses, or loses nothing (INV-5)."""
+"""A journal that lost a segment, its end or a claim: opening refuses, or loses nothing (INV-5).
+
+One module, because each test opens a journal that the same driver left, on files and on objects, and lacks one part of it.
+"""
 
 from __future__ import annotations
 
