@@ -57,7 +57,7 @@ class Waiting:
 class DriverProcess:
     """``name``: ``d<number>``, in order of start. The process is dead once ``killed`` is set or ``ended`` has a reason.
 
-    One class, because a kill or a damaged file ends all of it at once.
+    One class, because a kill or a damaged file ends all of it immediately.
     """
 
     asked_type = AskedLoop
