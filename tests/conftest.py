@@ -26,7 +26,7 @@ from forebay.model.errors import ForebayError, UsageError
 from tests.support.kafka import shared_broker
 from tests.support.kafka.secured_broker import SecuredBroker
 from tests.support.processes import forked
-from tests.support.run import hangs, idle_servers, not_tested, profile, rewritten, run_state, shares
+from tests.support.run import hangs, idle_servers, loggers, not_tested, profile, rewritten, run_state, shares
 from tests.support.servers.apicurio import SchemaRegistry, require_apicurio
 from tests.support.servers.postgresql import PostgresServer, require_postgresql
 from tests.support.spark import java_classes
@@ -52,6 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # a shell's background ignores SIGINT, and commands of tests would inherit it
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    loggers.install()
     config.pluginmanager.register(hangs.Hangs())
     config.pluginmanager.register(idle_servers.IdleServers())
     if (folder := config.getoption("profile_to")) is not None:
