@@ -58,6 +58,7 @@ def write(folder: Path, blocks: int) -> None:
             opened.sync()
             opened.snapshot()
             opened.drop_superseded()
+            opened.await_deletion()
     opened.sync()
     opened.close()
 

@@ -64,6 +64,7 @@ def _write(kept: Storage, wal: Storage, blocks: int) -> None:
         if opened.snapshot_due():
             opened.snapshot()
             opened.drop_superseded()
+            opened.await_deletion()
     opened.close()
 
 

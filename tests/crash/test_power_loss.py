@@ -120,6 +120,7 @@ def work(storage: ForgetfulStorage, answered: list[ev.Event]) -> None:
             led.snapshot()
             led.check()
             led.drop_superseded()
+            led.await_deletion()
         led.close()
 
 

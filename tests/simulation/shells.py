@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Empty
 from typing import Any, Protocol
@@ -16,7 +17,7 @@ from typing import Any, Protocol
 from greenlet import getcurrent, greenlet
 
 from driver.journal.events import Event
-from driver.journal.log import reading
+from driver.journal.log import reading, writing
 from driver.journal.log.writing import Journal
 from driver.tracker.requests import Request
 from forebay.process import failpoints
@@ -239,6 +240,18 @@ class SteppedPool:
     def map(self, work: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
         return map(work, items)
 
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Call ``work`` immediately."""
+        called: Future[Any] = Future()
+        try:
+            called.set_result(work(*arguments))
+        except Exception as error:
+            called.set_exception(error)
+        return called
+
+    def shutdown(self) -> None:
+        pass
+
 
 class JournalOwner(Protocol):
     """What the journal of a simulated driver tells it."""
@@ -289,4 +302,5 @@ class SteppedJournal:
 
 
 reading.ThreadPoolExecutor = SteppedPool  # type: ignore[attr-defined,assignment]  # of whole objects read ahead
+writing.ThreadPoolExecutor = SteppedPool  # type: ignore[attr-defined,assignment]  # deletes superseded segments
 examination.ThreadPoolExecutor = SteppedPool  # type: ignore[attr-defined,assignment]  # of segments

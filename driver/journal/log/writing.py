@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
+from threading import Event
 
 import msgspec
 
@@ -10,13 +14,13 @@ from driver.journal import events as ev
 from driver.journal.files import EventsMeta, SnapshotMeta, claim_path, epoch_folder
 from driver.journal.log.encoding import EncodedState
 from driver.journal.state import State
-from forebay.model.errors import FencedError, OutOfSpaceError
+from forebay.model.errors import FencedError, OutOfSpaceError, StoreError
 from forebay.model.identifiers import numbered, timeline_of
 from forebay.process import failpoints
 from wal.segments import layout
 from wal.segments.frame import FrameKind
 from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
-from wal.storage import Storage
+from wal.storage import Paths, Storage
 
 #: events after the last snapshot from which a new one is due, unless the state itself is larger
 SNAPSHOT_EVENTS = 20_000
@@ -27,10 +31,12 @@ EMPTY_EPOCHS = 16
 #: 1 / share of the events between two snapshots after which a snapshot that found no space is tried again
 SNAPSHOT_RETRY_SHARE = 10
 _encoder = msgspec.msgpack.Encoder()
+log = logging.getLogger(__name__)
 
 
 class Journal:
-    """A journal that this process leads. :func:`driver.journal.log.opening.lead` makes it, and one thread uses it.
+    """A journal that this process leads. :func:`driver.journal.log.opening.lead` makes it, and one thread uses it. Superseded
+    segments are deleted in a thread of its own, because on a store of objects each deletion is a request.
 
     ``now``: monotonic seconds. ``new_uid``: returns a new id for each segment.
     """
@@ -57,13 +63,17 @@ class Journal:
         self._new_uid = new_uid
         self._since_snapshot = 0
         self._syncs_since_snapshot = 0
-        self._oldest = 1  # sequence of the oldest own segment that is not deleted
-        self._older_dropped = False  # whether all segments of older epochs are deleted
         self._next = self._durable = state.events  # the next event's number; the number of durable events
         self._writer: LogWriter | None = None
         self._bases: list[int] = []  # sequences of the segments that begin with a snapshot
         self._snapshot: tuple[int, float] | None = None  # events in the newest snapshot, and its time
         self._kinds: list[str] = []  # kinds of the events that are not durable yet, for failpoints
+        self._deleter = ThreadPoolExecutor(1, thread_name_prefix="journal-clean-up")
+        self._deletion: Future[None] | None = None  # the newest one; those before it have ended when it has
+        self._closing = Event()
+        # used by the deleter alone:
+        self._oldest = 1  # sequence of the oldest own segment that is not deleted
+        self._older_dropped = False  # whether all segments of older epochs are deleted
 
     def append(self, events: Sequence[ev.Event]) -> None:
         """Write ``events``, which were decided and applied in this order, as one frame. They are not durable yet."""
@@ -89,14 +99,7 @@ class Journal:
     def check(self) -> None:
         """Raise FencedError if a newer epoch, or the first epoch of a rebuilt journal, is claimed. Call it after each durable
         write, before any answer or action (INV-4)."""
-        own = timeline_of(self.epoch)
-        for epoch in (self.epoch + 1, numbered(own + 1, 1)):
-            if self._storage.exists(claim_path(self._stream, epoch)):
-                raise FencedError(
-                    f"another driver leads stream {self._stream!r}: its epoch is {epoch:x}, this driver's is {self.epoch:x}"
-                    if timeline_of(epoch) == own
-                    else f"the journal of stream {self._stream!r} was rebuilt: timeline {own + 1} replaces {own}"
-                )
+        self._refuse_newer()
         self.confirmed = self._durable
 
     def free_bytes(self) -> int | None:
@@ -163,38 +166,78 @@ class Journal:
             )
 
     def drop_superseded(self) -> None:
-        """Delete the segments before the second newest snapshot of this epoch, and those of older epochs.
+        """Begin to delete the segments before the second newest snapshot of this epoch, and those of older epochs.
 
         The epoch just before this one keeps its segments until this epoch has two snapshots. Claims, marks and older timelines
         stay. Call it only after :meth:`check` has passed (a fenced driver deletes nothing, INV-4) and the epoch's mark is
         durable: the mark proves that no reader may fall back to an older epoch.
-        """
-        newest = self._bases[-1]
-        if len(self._bases) == 1:
-            self._drop_epochs(self.epoch - 2)
-            return
-        for sequence in range(self._oldest, self._bases[-2]):
-            self._storage.delete(layout.journal_segment(self._stream, self.epoch, sequence))
-        self._oldest = self._bases[-2]
-        self._bases = [self._oldest, newest]
-        if not self._older_dropped:
-            self._drop_epochs(self.epoch - 1)
-            self._older_dropped = True
 
-    def _drop_epochs(self, newest: int) -> None:
-        """Delete all segments of the epoch ``newest`` and of older epochs of this timeline."""
-        empty = 0
-        for epoch in range(newest, numbered(timeline_of(self.epoch), 0), -1):
-            paths = self._storage.list(epoch_folder(self._stream, epoch))
-            for path in paths:
-                self._storage.delete(path)
-            empty = 0 if paths else empty + 1
-            if empty == EMPTY_EPOCHS:
-                return
+        Returns immediately. What a StoreError leaves is deleted after the next snapshot, or by the next leader. Raises any other
+        error that ended an earlier deletion.
+        """
+        if self._deletion is not None and self._deletion.done():
+            self._deletion.result()
+        kept = self._bases[-2] if len(self._bases) > 1 else None
+        del self._bases[:-2]
+        self._deletion = self._deleter.submit(self._delete_superseded, kept)
+
+    def await_deletion(self) -> None:
+        """Wait until no deletion runs. Raises the error that ended the newest one, unless it is a StoreError."""
+        if self._deletion is not None:
+            self._deletion.result()
 
     def close(self) -> None:
+        """End the deletion after the segment that it deletes, and write no more. Raises as :meth:`await_deletion` does."""
+        self._closing.set()
+        self._deleter.shutdown()
         if self._writer is not None:
             self._writer.close()
+        self.await_deletion()
+
+    def _refuse_newer(self) -> None:
+        own = timeline_of(self.epoch)
+        for epoch in (self.epoch + 1, numbered(own + 1, 1)):
+            if self._storage.exists(claim_path(self._stream, epoch)):
+                raise FencedError(
+                    f"another driver leads stream {self._stream!r}: its epoch is {epoch:x}, this driver's is {self.epoch:x}"
+                    if timeline_of(epoch) == own
+                    else f"the journal of stream {self._stream!r} was rebuilt: timeline {own + 1} replaces {own}"
+                )
+
+    def _delete_superseded(self, kept: int | None) -> None:
+        """Delete what is superseded if the own segments from ``kept`` on are needed. None: all own ones, and the epoch before."""
+        try:
+            self._refuse_newer()
+            if kept is None:
+                self._delete_epochs(self.epoch - 2)
+                return
+            while self._oldest < kept and not self._closing.is_set():  # ascending: a crash leaves no gap
+                self._storage.delete(layout.journal_segment(self._stream, self.epoch, self._oldest))
+                self._oldest += 1
+            if not self._older_dropped:
+                self._older_dropped = self._delete_epochs(self.epoch - 1)
+        except FencedError:
+            return  # the next check finds it, and raises it
+        except StoreError as error:
+            log.warning("superseded segments of the journal stay until the next snapshot: %s", error)
+
+    def _delete_epochs(self, newest: int) -> bool:
+        """Delete all segments of the epoch ``newest`` and of older epochs of this timeline. Return False if it was interrupted.
+
+        The oldest ones go first, so that after a crash the next leader finds the rest within ``EMPTY_EPOCHS``.
+        """
+        found: list[Paths] = []
+        empty = 0
+        for epoch in range(newest, numbered(timeline_of(self.epoch), 0), -1):
+            found.append(self._storage.list(epoch_folder(self._stream, epoch)))
+            empty = 0 if found[-1] else empty + 1
+            if empty == EMPTY_EPOCHS or self._closing.is_set():
+                break
+        for path in chain.from_iterable(reversed(found)):
+            if self._closing.is_set():
+                return False
+            self._storage.delete(path)
+        return True
 
     def _new_writer(self) -> LogWriter:
         first = 1 if self._writer is None else self._writer.next_sequence

@@ -114,6 +114,7 @@ def _journal_of_three_epochs(storage: Storage, snapshots: Collection[int]) -> jo
                 led.snapshot()
                 led.check()
                 led.drop_superseded()
+                led.await_deletion()
         led.close()
         keepers[0].stop()
     return journal.read(storage, "s")

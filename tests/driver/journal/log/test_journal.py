@@ -247,6 +247,7 @@ def test_a_snapshot_makes_what_is_before_it_unnecessary(storage: Storage) -> Non
     led.snapshot()
     led.check()
     led.drop_superseded()
+    led.await_deletion()
     write(led, state, *events[5:])
     reading = journal.read(storage, STREAM)
     assert reading.state == state
@@ -363,6 +364,7 @@ def test_requests_of_opening_do_not_grow_with_the_journals_age(objects: Objects)
 
     def open_journal() -> Journal:
         led, _ = opening.lead(objects, STREAM, "test", 1, lambda: 1.0, lambda: next(uids), wal=wal)
+        led.await_deletion()
         return led
 
     def requests(led: Journal) -> Counter[str]:

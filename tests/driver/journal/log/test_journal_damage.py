@@ -73,6 +73,7 @@ class Driver:
         self.journal.snapshot()
         self.journal.check()
         self.journal.drop_superseded()
+        self.journal.await_deletion()
 
     def stop(self) -> None:
         self.journal.close()
