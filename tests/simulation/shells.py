@@ -228,7 +228,7 @@ class AskedLoop:
 class SteppedPool:
     """A pool of threads whose calls run one after the other, in the thread that reads their results."""
 
-    def __init__(self, *_: object) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
         pass
 
     def __enter__(self) -> SteppedPool:
