@@ -74,7 +74,14 @@ SMALL_SCALE = 0.05
     "--only", multiple=True, type=click.Choice([*BENCHMARKS, *sorted(GROUPS)]), help="Run these alone; may be repeated."
 )
 @click.option("--runs", default=5, show_default=True, type=click.IntRange(1), help="Alternating runs of each.")
-@click.option("--small", is_flag=True, help="A twentieth of the records: shows that it works, proves no threshold.")
+@click.option(
+    "--scale",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0.001, 100),
+    help="Factor for the number of records. Thresholds are meant for 1.",
+)
+@click.option("--small", is_flag=True, help=f"The same as --scale {SMALL_SCALE}: shows that it works.")
 @click.option(
     "--output", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures there, as JSON."
 )
@@ -83,7 +90,13 @@ SMALL_SCALE = 0.05
     "--directory", type=click.Path(file_okay=False, path_type=Path), help="Keep files here; default: a temporary one."
 )
 def main(
-    only: tuple[str, ...], runs: int, small: bool, output: Path | None, recorded: bool, directory: Path | None
+    only: tuple[str, ...],
+    runs: int,
+    scale: float,
+    small: bool,
+    output: Path | None,
+    recorded: bool,
+    directory: Path | None,
 ) -> None:
     """Run Forebay's benchmarks. Exit code 1 if a threshold is missed."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that broker and receivers end as well
@@ -93,7 +106,7 @@ def main(
         about = machine.facts(root)
         for name, fact in about.items():
             print(f"{name}: {fact}", flush=True)
-        with Setup(root, runs, SMALL_SCALE if small else 1.0) as setup:
+        with Setup(root, runs, SMALL_SCALE if small else scale) as setup:
             for name in chosen(only):
                 for measured in measures(name)(setup):
                     print(measured.line, flush=True)
