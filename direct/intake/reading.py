@@ -16,7 +16,7 @@ from forebay.kafka.consume.spans import OffsetRange, part_of, without
 from forebay.kafka.options.access import KafkaAccess
 from forebay.model.errors import LostBlockError, OffsetGapError, RangeNotHeldError, UnknownTopicError
 from pyspark_forebay.intake.planning import read_plan
-from pyspark_forebay.intake.reading import read_part
+from pyspark_forebay.intake.reading import read_parts
 
 log = logging.getLogger(__name__)
 
@@ -94,14 +94,13 @@ def _read_from_wal(
         )
     plan = read_plan(found.answer, endpoint.access, reading.headers)
     position = lost.from_offset
-    for part in found.parts:
-        try:
-            batches = read_part(part, plan, reading.headers)
-        except LostBlockError as error:  # its segment was deleted meanwhile
-            raise type(why)(f"{why}; {error}") from None
-        for batch in batches:
-            position = _after(batch, position, lost, reading)
-            yield batch
+
+    def on_lost(error: LostBlockError) -> None:  # its segment was deleted meanwhile
+        raise type(why)(f"{why}; {error}") from None
+
+    for batch in read_parts(found.parts, plan, reading.headers, on_lost):
+        position = _after(batch, position, lost, reading)
+        yield batch
     if position < lost.until_offset and not reading.allow_offset_gaps:
         raise OffsetGapError(f"{lost}: from offset {position} on there is no record in the WAL{_GAP_ADVICE}")
 

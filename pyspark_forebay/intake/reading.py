@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby
 
@@ -23,9 +23,6 @@ _log = logging.getLogger("forebay.source")
 def read_task(options: SourceOptions, task: IntakeTask) -> Iterator[pa.RecordBatch]:
     """Yield the records of ``task`` as batches of ``DATAFRAME_SCHEMA``, without empty batches.
 
-    Blocks that are read as a whole are read as ``read_blocks`` reads them: successive small ones together, with its bounds of
-    memory. A block with unwanted records is read alone.
-
     Raises LostBlockError for a block that no tier has any more if ``failOnDataLoss`` is true; if it is false, the block
     is logged and omitted. Raises UnreadableBlockError in any case if a block cannot be reached (INV-5), and as
     :func:`read_span`.
@@ -36,22 +33,36 @@ def read_task(options: SourceOptions, task: IntakeTask) -> Iterator[pa.RecordBat
             raise LostBlockError(f"{error}. {FAIL_ON_DATA_LOSS}") from None
         _log.warning("%s. failOnDataLoss is false: continuing with the remaining records", error)
 
-    for whole, parts in groupby(task.parts, lambda part: not part.cuts and not part.unwanted):
-        if whole:
-            for read in read_blocks([part.reference for part in parts], task.plan, on_lost):
-                yield from _with_columns(read.batches, options.include_headers)
-            continue
-        for part in parts:
-            try:
-                found = read_part(part, task.plan, options.include_headers)
-            except LostBlockError as error:
-                on_lost(error)
-            else:
-                yield from found
+    yield from read_parts(task.parts, task.plan, options.include_headers, on_lost)
     if task.span is not None:
         from pyspark_forebay.kafka.reading import read_span  # most tasks read blocks alone
 
         yield from read_span(replace(options, kafka=task.kafka), task.span)
+
+
+def read_parts(
+    parts: Iterable[BlockPart], plan: ReadPlan, headers: bool, on_lost: Callable[[LostBlockError], None]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the wanted rows of ``parts``, in their order and the order of their blocks, without empty batches.
+
+    Blocks that are read as a whole are read as ``read_blocks`` reads them: successive small ones together, with its bounds of
+    memory. A block with unwanted records is read alone.
+
+    ``on_lost``: called for each block that no tier has any more, possibly from another thread. Raises UnreadableBlockError as
+    ``read_block``, and what ``on_lost`` raises.
+    """
+    for whole, group in groupby(parts, lambda part: not part.cuts and not part.unwanted):
+        if whole:
+            for read in read_blocks([part.reference for part in group], plan, on_lost):
+                yield from _with_columns(read.batches, headers)
+            continue
+        for part in group:
+            try:
+                found = read_part(part, plan, headers)
+            except LostBlockError as error:
+                on_lost(error)
+            else:
+                yield from found
 
 
 def read_part(part: BlockPart, plan: ReadPlan, headers: bool) -> list[pa.RecordBatch]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -225,15 +225,19 @@ def read(
     def lost(*_: Any, **__: Any) -> Any:
         raise OutOfRangeError("t/0[0, 20): Kafka begins at 20")
 
-    def read_part(part: BlockPart, *_: Any) -> list[pa.RecordBatch]:
-        if part.reference.ranges[0].from_offset:
-            return [batch_of(*range(10, 20))]
-        if isinstance(batches, Exception):
-            raise batches
-        return batches
+    def read_parts(
+        parts: Iterable[BlockPart], plan: object, headers: object, on_lost: Callable[[Exception], None]
+    ) -> Iterator[pa.RecordBatch]:
+        for part in parts:
+            if part.reference.ranges[0].from_offset:
+                yield batch_of(*range(10, 20))
+            elif isinstance(batches, Exception):
+                on_lost(batches)
+            else:
+                yield from batches
 
     monkeypatch.setattr(intake_reading, "read_range", lost)
-    monkeypatch.setattr(intake_reading, "read_part", read_part)
+    monkeypatch.setattr(intake_reading, "read_parts", read_parts)
     monkeypatch.setattr(intake_reading, "KafkaAdmin", lambda *_, **__: Brokers("id-1", 20))
     for _ in range(2):
         taken.take()
