@@ -32,7 +32,7 @@ from tests.simulation.job_workers import JobWorkers
 from tests.simulation.network import Exchange
 from tests.simulation.query_run import query_task
 from tests.simulation.scheduler import Step
-from tests.simulation.shells import AskedLoop, Stalled, Task, pause, stepped
+from tests.simulation.shells import AskedLoop, Stalled, SteppedPool, Task, pause, stepped
 from tests.support.state.tracked import tracker_options
 from tests.support.stores.forgetful import Crash
 from wal.decisions.retention import RetentionLimits
@@ -279,6 +279,8 @@ class DriverProcess:
             self.journal, state = end.value
         else:
             raise AssertionError("opening has a step that the simulation does not know")
+        self.journal._deleter = cast(Any, SteppedPool())
+        self.journal.drop_superseded()
         self._lease.follow(lambda: self.journal.confirmed)
         self.tracker = world.kinds.tracker(
             state,

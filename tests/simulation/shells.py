@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from greenlet import getcurrent, greenlet
 
 from driver.journal.events import Event
-from driver.journal.log import reading, writing
+from driver.journal.log import reading
 from driver.journal.log.writing import Journal
 from driver.tracker.requests import Request
 from forebay.process import failpoints
@@ -228,7 +228,7 @@ class AskedLoop:
 class SteppedPool:
     """A pool of threads whose calls run one after the other, in the thread that reads their results."""
 
-    def __init__(self, *_: object, **__: object) -> None:
+    def __init__(self, *_: object) -> None:
         pass
 
     def __enter__(self) -> SteppedPool:
@@ -241,12 +241,9 @@ class SteppedPool:
         return map(work, items)
 
     def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Call ``work`` immediately."""
+        """Call ``work`` immediately. Raises its errors: a crash must end the process."""
         called: Future[Any] = Future()
-        try:
-            called.set_result(work(*arguments))
-        except Exception as error:
-            called.set_exception(error)
+        called.set_result(work(*arguments))
         return called
 
     def shutdown(self) -> None:
@@ -302,5 +299,4 @@ class SteppedJournal:
 
 
 reading.ThreadPoolExecutor = SteppedPool  # type: ignore[attr-defined,assignment]  # of whole objects read ahead
-writing.ThreadPoolExecutor = SteppedPool  # type: ignore[attr-defined,assignment]  # deletes superseded segments
 examination.ThreadPoolExecutor = SteppedPool  # type: ignore[attr-defined,assignment]  # of segments

@@ -76,7 +76,9 @@ def lead(
         try:
             next(steps)
         except StopIteration as end:
-            return cast("tuple[Journal, State]", end.value)
+            led, state = cast("tuple[Journal, State]", end.value)
+            led.drop_superseded()
+            return led, state
 
 
 def opening_steps(
@@ -92,7 +94,7 @@ def opening_steps(
     claimed: Callable[[int], None] = lambda _: None,
 ) -> Generator[str, None, tuple[Journal, State]]:
     """Do :func:`lead` step by step: yield the name of each completed step, return (journal, state). Between steps, the simulation
-    crashes drivers and runs others."""
+    crashes drivers and runs others. The caller then calls :meth:`Journal.drop_superseded`."""
     newest = newest_claim(storage, stream)
     marked = timeline.refuse_other(storage, wal, stream, timeline_of(newest)) if wal is not None else 0
     epoch = newest + 1 if newest else numbered(1, 1)
@@ -133,7 +135,6 @@ def opening_steps(
         first = claim if is_first else first_claim(storage, stream, timeline_of(epoch))
         timeline.mark(storage, wal, stream, timeline_of(epoch), first)
     evidence.mark(storage, stream, epoch, claim)
-    journal.drop_superseded()
     return journal, state
 
 
