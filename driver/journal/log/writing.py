@@ -172,14 +172,18 @@ class Journal:
         stay. Call it only after :meth:`check` has passed (a fenced driver deletes nothing, INV-4) and the epoch's mark is
         durable: the mark proves that no reader may fall back to an older epoch.
 
-        Returns immediately. What a StoreError leaves is deleted after the next snapshot, or by the next leader. Raises any other
-        error that ended an earlier deletion.
+        Returns immediately. What a StoreError leaves, or a thread that can't be started, is deleted after the next snapshot or by
+        the next leader. Raises any other error that ended an earlier deletion.
         """
         if self._deletion is not None and self._deletion.done():
             self._deletion.result()
         kept = self._bases[-2] if len(self._bases) > 1 else None
         del self._bases[:-2]
-        self._deletion = self._deleter.submit(self._delete_superseded, kept)
+        self._deletion = None
+        try:
+            self._deletion = self._deleter.submit(self._delete_superseded, kept)
+        except RuntimeError as error:  # no thread can be started
+            log.warning("superseded segments of the journal stay until the next snapshot: %s", error)
 
     def await_deletion(self) -> None:
         """Wait until no deletion runs. Raises the error that ended the newest one, unless it is a StoreError."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -146,6 +147,31 @@ def test_after_an_error_of_the_store_the_next_snapshot_deletes_the_rest(storage:
     assert segments(storage, led.epoch)[0] == before[-1]
     assert segments(storage, numbered(1, 2)) == []
     assert reading.read(storage, STREAM).state == state
+
+
+def test_if_no_thread_can_be_started_the_next_snapshot_deletes(
+    storage: Deleting, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As at the limit of a user's threads. The decision loop goes on."""
+    led, state = grown(storage)
+    led._deleter.shutdown()
+    led._deleter = ThreadPoolExecutor(1)  # without the thread of the first deletion
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", _no_thread)
+        snapshot(led)
+        led.await_deletion()
+    assert "until the next snapshot: can't start new thread" in caplog.text
+    assert segments(storage, numbered(1, 2)) != []
+    write(led, state)
+    snapshot(led)
+    led.await_deletion()
+    assert [segments(storage, numbered(1, epoch)) for epoch in (1, 2)] == [[], []]
+    assert reading.read(storage, STREAM).state == state
+    led.close()
+
+
+def _no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 def test_another_error_is_raised_with_the_next_deletion_and_at_the_end(storage: Deleting) -> None:
