@@ -10,6 +10,7 @@ from wal.storage.memory import MemoryStorage
 from wal.storage.opening import NO_OPTIONS, StorageOptions, open_folders, open_storage, past_cache, tried_for
 from wal.storage.protocol import (
     AppendFile,
+    AsksTogether,
     DatesObjects,
     FillsPageCache,
     Folders,
@@ -20,6 +21,7 @@ from wal.storage.protocol import (
     Storage,
     TriesAgain,
     check_path,
+    existing,
     not_appendable,
     store_error,
 )
@@ -27,6 +29,7 @@ from wal.storage.protocol import (
 __all__ = [
     "NO_OPTIONS",
     "AppendFile",
+    "AsksTogether",
     "DatesObjects",
     "FillsPageCache",
     "Folders",
@@ -39,6 +42,7 @@ __all__ = [
     "StorageOptions",
     "TriesAgain",
     "check_path",
+    "existing",
     "not_appendable",
     "open_folders",
     "open_storage",

@@ -8,6 +8,7 @@ every object that the log writes contains a random number or its owner's name.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import errno
 import logging
@@ -15,7 +16,7 @@ import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -199,6 +200,12 @@ class ObjectStorage:
             return False
         return True
 
+    def existing(self, paths: Sequence[str]) -> Paths:
+        """See :class:`~wal.storage.protocol.AsksTogether`. The requests are those of :meth:`exists`."""
+        keys = [self._key(path) for path in paths]
+        found = self._repeated(lambda: self._exist(keys))
+        return [path for path, exists in zip(paths, found, strict=True) if exists]
+
     def list(self, prefix: str) -> Paths:
         folder = f"{self._root}/{check_path(prefix)}" if prefix else self._root
         found = self._repeated(lambda: self._call("list", f"{folder} can't be listed", "_find", folder))
@@ -280,6 +287,25 @@ class ObjectStorage:
         self._process().count("bytes_in", len(data))
         return data
 
+    def _exist(self, keys: Sequence[str]) -> Sequence[bool]:
+        """Return for each key whether its object exists, by one request each, all at the same time."""
+
+        async def ask(files: Any) -> Sequence[Any]:
+            first_bytes = (files._cat_file(key, start=0, end=1) for key in keys)
+            return await asyncio.gather(*first_bytes, return_exceptions=True)
+
+        found: list[bool] = []
+        for key, answer in zip(keys, self._call("get", "objects can't be read", ask, times=len(keys)), strict=True):
+            if isinstance(answer, Exception):
+                error = translated(answer, f"{self._scheme}://{key} can't be read", self._limits.request_seconds)
+                if not isinstance(error, FileNotFoundError | BeyondTheEndError):
+                    raise error from None
+                found.append(isinstance(error, BeyondTheEndError))
+            else:
+                self._process().count("bytes_in", len(answer))
+                found.append(True)
+        return found
+
     def _call(
         self,
         kind: str,
@@ -288,16 +314,18 @@ class ObjectStorage:
         *arguments: Any,
         bytes_out: int = 0,
         bytes_in: int = 0,
+        times: int = 1,
         **options: Any,
     ) -> Any:
-        """Run one call: a method of the file system by its name, or a function that gets the file system.
+        """Run one call: a method of the file system by its name, or a function that gets the file system and sends ``times``
+        requests.
 
         Its time-out grows with the bytes sent and received. Raises FileExistsError, FileNotFoundError, BeyondTheEndError,
         TransientError, StoreError.
         """
         process = self._process()
         if self._scheme != "s3":  # s3: counted request by request
-            process.count(kind)
+            process.count(kind, times)
         if bytes_out:
             process.count("bytes_out", bytes_out)
         seconds = self._limits.request_seconds + max(bytes_out, bytes_in) / BYTES_PER_SECOND_MIN

@@ -180,6 +180,14 @@ class TriesAgain(Protocol):
 
 
 @runtime_checkable
+class AsksTogether(Protocol):
+    """A remote store that sends several requests at the same time, so that the caller waits for one round trip."""
+
+    def existing(self, paths: Sequence[str]) -> Paths:
+        """Return those of ``paths`` that exist, in their order."""
+
+
+@runtime_checkable
 class FillsPageCache(Protocol):
     """A store in this host's files, whose appended bytes stay in the system's page cache."""
 
@@ -208,6 +216,13 @@ class DatesObjects(Protocol):
 
         The resolution may be one second. Raises FileNotFoundError.
         """
+
+
+def existing(storage: Storage, paths: Sequence[str]) -> Paths:
+    """Return those of ``paths`` that exist, in their order; by concurrent requests if the store can. Raises StoreError."""
+    if isinstance(storage, AsksTogether):
+        return storage.existing(paths)
+    return [path for path in paths if storage.exists(path)]
 
 
 def is_path(path: str) -> bool:

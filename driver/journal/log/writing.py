@@ -20,7 +20,7 @@ from forebay.process import failpoints
 from wal.segments import layout
 from wal.segments.frame import FrameKind
 from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
-from wal.storage import Paths, Storage
+from wal.storage import Paths, Storage, existing
 
 #: events after the last snapshot from which a new one is due, unless the state itself is larger
 SNAPSHOT_EVENTS = 20_000
@@ -200,13 +200,14 @@ class Journal:
 
     def _refuse_newer(self) -> None:
         own = timeline_of(self.epoch)
-        for epoch in (self.epoch + 1, numbered(own + 1, 1)):
-            if self._storage.exists(claim_path(self._stream, epoch)):
-                raise FencedError(
-                    f"another driver leads stream {self._stream!r}: its epoch is {epoch:x}, this driver's is {self.epoch:x}"
-                    if timeline_of(epoch) == own
-                    else f"the journal of stream {self._stream!r} was rebuilt: timeline {own + 1} replaces {own}"
-                )
+        successors = {claim_path(self._stream, epoch): epoch for epoch in (self.epoch + 1, numbered(own + 1, 1))}
+        for path in existing(self._storage, tuple(successors)):
+            epoch = successors[path]
+            raise FencedError(
+                f"another driver leads stream {self._stream!r}: its epoch is {epoch:x}, this driver's is {self.epoch:x}"
+                if timeline_of(epoch) == own
+                else f"the journal of stream {self._stream!r} was rebuilt: timeline {own + 1} replaces {own}"
+            )
 
     def _delete_superseded(self, kept: int | None) -> None:
         """Delete what is superseded if the own segments from ``kept`` on are needed. None: all own ones, and the epoch before."""

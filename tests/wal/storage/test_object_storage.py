@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import json
@@ -16,7 +17,7 @@ from botocore.exceptions import ClientError, NoCredentialsError  # type: ignore[
 
 from forebay.model.errors import DeniedError, StoreError, UsageError
 from tests.support.stores.contract import STORES, Store
-from wal.storage import MemoryStorage, SendsParts, check_path, open_storage, tried_for
+from wal.storage import MemoryStorage, SendsParts, check_path, existing, open_storage, tried_for
 from wal.storage.object_errors import translated
 from wal.storage.objects import ObjectStorage
 from wal.storage.probe import probe
@@ -70,6 +71,36 @@ def test_body_is_sent_without_waiting_and_with_its_checksum(s3: Store) -> None:
     (put,) = [head.lower() for head in s3.proxy.heads if head.startswith(b"PUT")]
     assert b"expect" not in put
     assert b"x-amz-checksum-crc32" in put
+
+
+def test_several_names_are_asked_for_at_the_same_time(s3: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    s3.begin()
+    storage = s3.open()
+    assert isinstance(storage, ObjectStorage)
+    storage.put_new("b", b"2")
+    read, asked, all_asked = storage._process().files._cat_file, [0], asyncio.Event()
+
+    async def with_all_others(key: str, **part: int) -> bytes:
+        asked[0] += 1
+        if asked[0] == 3:
+            all_asked.set()
+        await all_asked.wait()
+        found: bytes = await read(key, **part)
+        return found
+
+    monkeypatch.setattr(storage._process().files, "_cat_file", with_all_others)
+    assert existing(storage, ["a", "b", "c"]) == ["b"]
+
+
+def test_the_failure_of_one_of_several_questions_is_raised(s3: Store) -> None:
+    """INV-4: a driver that was not answered does not go on as if nothing existed."""
+    s3.begin()
+    assert s3.proxy is not None
+    storage = s3.open(request_timeout="400ms", retry_timeout="100ms")
+    storage.put_new("b", b"2")
+    s3.proxy.arm("status", "GET", status=403, times=1)
+    with pytest.raises(DeniedError):
+        existing(storage, ["a", "b"])
 
 
 def test_tried_for_uses_the_same_client(s3: Store) -> None:

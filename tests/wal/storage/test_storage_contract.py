@@ -15,7 +15,7 @@ import pytest
 from forebay.model.errors import StoreError
 from forebay.settings.stores import STORE_KINDS, scheme_of
 from tests.support.stores.contract import Store
-from wal.storage import DatesObjects, KeepsFolders, Storage
+from wal.storage import DatesObjects, KeepsFolders, Storage, existing
 from wal.storage.probe import probe
 
 #: a client that writes until it is killed, and says what it has written
@@ -121,6 +121,13 @@ def test_replace_takes_the_place_of_what_was_there(store: Store) -> None:
     assert store.open().list("") == ["lease"]
 
 
+def test_those_of_several_names_that_exist_are_found(storage: Storage) -> None:
+    storage.put_new("s/a", b"x")
+    storage.put_new("s/b", b"")
+    assert existing(storage, ["s/c", "s/b", "nowhere/a", "s/a"]) == ["s/b", "s/a"]
+    assert existing(storage, ["s/c", "nowhere/a"]) == existing(storage, []) == []
+
+
 def test_list_gives_every_file_below_a_folder_sorted(storage: Storage) -> None:
     for path in ("s/b/2", "s/b/1", "s/a", "sx/a", "t"):
         storage.put_new(path, b"x")
@@ -131,8 +138,9 @@ def test_list_gives_every_file_below_a_folder_sorted(storage: Storage) -> None:
     assert storage.list("t") == []
 
 
-def test_delete_may_be_repeated(storage: Storage) -> None:
+def test_delete_may_be_repeated(prompt: Store) -> None:
     """INV-8: a delete is repeated after a crash."""
+    storage = prompt.open()
     storage.put_new("s/a", b"x")
     storage.delete("s/a")
     storage.delete("s/a")
@@ -186,12 +194,19 @@ def test_answered_writes_exist_after_the_server_was_killed(store: Store) -> None
     for number in range(20):
         storage.put_new(f"s/{number}", b"%d" % number * 1000)
     storage.replace("lease", b"newest")
-    storage.delete("s/3")
     store.crash()
     for again in (storage, store.open()):
         assert again.read("lease") == b"newest"
-        assert [again.read(f"s/{n}") for n in range(20) if n != 3] == [b"%d" % n * 1000 for n in range(20) if n != 3]
-        assert not again.exists("s/3")
+        assert [again.read(f"s/{n}") for n in range(20)] == [b"%d" % n * 1000 for n in range(20)]
+
+
+def test_an_answered_deletion_holds_after_the_server_was_killed(prompt: Store) -> None:
+    storage = prompt.open()
+    storage.put_new("s/a", b"x")
+    storage.delete("s/a")
+    prompt.crash()
+    for again in (storage, prompt.open()):
+        assert not again.exists("s/a")
 
 
 def test_a_writer_killed_in_the_middle_leaves_whole_objects_only(outliving: Store) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from forebay.model.errors import StoreError
 from tests.support.stores.contract import Store
-from wal.storage import retries
+from wal.storage import existing, retries
 
 
 @pytest.mark.parametrize("kind", ["reset", "reset-after", "silence", "silence-after", "half-answer", "half-request"])
@@ -27,6 +27,7 @@ def test_unanswered_request_is_retried(proxied: Store, kind: str, verb: str) -> 
     elif verb == "GET":
         assert storage.read("s/before") == b"before"
         assert storage.exists("s/before")
+        assert existing(storage, ["s/a", "s/before"]) == ["s/before"]
         assert storage.list("s") == ["s/before"]
     else:
         storage.delete("s/before")
@@ -145,9 +146,10 @@ def test_each_read_is_one_request_and_requests_are_counted(counted: Store) -> No
     assert storage.read("s/a", 100, 200) == bytes(200)
     assert storage.exists("s/a")
     assert not storage.exists("s/c")
-    assert counted.proxy.counts == {"GET": 3}
+    assert existing(storage, ["s/a", "s/c"]) == ["s/a"]
+    assert counted.proxy.counts == {"GET": 5}
     storage.put_new("s/c", bytes(500))
-    assert counted.proxy.counts == {"GET": 3, "PUT": 1}
+    assert counted.proxy.counts == {"GET": 5, "PUT": 1}
     requests = storage.requests
-    assert (requests["put"], requests["get"]) == (3, 3)
-    assert (requests["bytes_out"], requests["bytes_in"]) == (2500, 201)
+    assert (requests["put"], requests["get"]) == (3, 5)
+    assert (requests["bytes_out"], requests["bytes_in"]) == (2500, 202)
