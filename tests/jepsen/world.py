@@ -194,7 +194,9 @@ class World:
             self.store: Any = HdfsServer(self.disks[STORE], host=host)
             self._stack.callback(self.store.kill9)
             self.store.start()
-            url, environment, sections = f"{self.store.url}/forebay", {}, {}
+            url, environment = f"{self.store.url}/forebay", {}
+            # by default 1 MiB: the NameNode counts blocks whose writing was begun at this size, some of them for 20 minutes
+            sections = {"storage.hdfs": {"dfs.blocksize": "65536"}}
         else:
             self.store = s3.S3Server(self.disks[STORE], host)
             self._stack.callback(self.store.kill)
