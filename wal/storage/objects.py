@@ -106,7 +106,8 @@ def open_store(url: str, options: Mapping[str, Any]) -> ObjectStorage:
 
 
 class ObjectStorage:
-    """A store of objects below a prefix of a bucket.
+    """A store of objects below a prefix of a bucket. One class, because every operation shares the client of its process, the
+    retries and the translation of errors.
 
     ``place``: bucket and prefix. ``options``: those of :class:`ObjectLimits`; all others go to fsspec's file system.
     """
