@@ -194,15 +194,10 @@ class ObjectStorage:
     def exists(self, path: str) -> bool:
         """Return whether the object exists, by one request. The file system's own method would also look for a folder of that
         name."""
-        key = self._key(path)
-        try:
-            self._repeated(lambda: self._get(key, 0, 1))
-        except FileNotFoundError:
-            return False
-        return True
+        return bool(self.existing([path]))
 
     def existing(self, paths: Sequence[str]) -> Paths:
-        """See :class:`~wal.storage.protocol.AsksTogether`. The requests are those of :meth:`exists`."""
+        """See :class:`~wal.storage.protocol.AsksTogether`."""
         keys = [self._key(path) for path in paths]
         found = self._repeated(lambda: self._exist(keys))
         return [path for path, exists in zip(paths, found, strict=True) if exists]
@@ -296,7 +291,8 @@ class ObjectStorage:
             return await asyncio.gather(*first_bytes, return_exceptions=True)
 
         found: list[bool] = []
-        for key, answer in zip(keys, self._call("get", "objects can't be read", ask, times=len(keys)), strict=True):
+        answers = self._call("get", f"{', '.join(keys)} can't be read", ask, times=len(keys))
+        for key, answer in zip(keys, answers, strict=True):
             if isinstance(answer, Exception):
                 error = translated(answer, f"{self._scheme}://{key} can't be read", self._limits.request_seconds)
                 if not isinstance(error, FileNotFoundError | BeyondTheEndError):

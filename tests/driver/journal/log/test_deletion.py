@@ -207,8 +207,7 @@ def test_the_end_does_not_wait_for_all_deletions(storage: Deleting) -> None:
     assert storage.waits.wait(30)
     closing = threading.Thread(target=led.close)
     closing.start()
-    while not led._closing.wait(30):
-        pass
+    assert led._closing.wait(30)
     storage.go_on.set()
     closing.join(30)
     assert not closing.is_alive()
