@@ -90,6 +90,7 @@ def test_several_names_are_asked_for_at_the_same_time(s3: Store, monkeypatch: py
 
     monkeypatch.setattr(storage._process().files, "_cat_file", with_all_others)
     assert existing(storage, ["a", "b", "c"]) == ["b"]
+    assert asked == [3]  # one after the other, the first would have to be repeated
 
 
 def test_the_failure_of_one_of_several_questions_is_raised(s3: Store) -> None:
