@@ -23,7 +23,7 @@ from deploy.console.invocation import (
     shared_options,
 )
 from deploy.console.ownership import refuse_as_root
-from deploy.console.parameters import MomentType
+from deploy.console.parameters import MomentType, NumberType
 from deploy.console.progress import spinner
 from forebay.model.errors import UsageError
 from forebay.model.wire import WIRE_NAMES
@@ -234,7 +234,7 @@ def status(invocation: Invocation, checkpoint: Checkpoint) -> int:
 @click.option(
     "--last",
     metavar="N",
-    type=click.IntRange(min=0),
+    type=NumberType(0),
     default=LAST,
     help=f"Number of completed batches [default: {LAST}].",
 )
@@ -415,7 +415,7 @@ def _loss_tables(name: str, losses: list[Loss]) -> list[Group]:
 @click.option(
     "--to-batch",
     metavar="BATCH",
-    type=click.IntRange(min=1),
+    type=NumberType(1),
     help="Id or number of the first completed batch to replay, with all later ones.",
 )
 @click.option(

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from forebay.model.bounds import INT32_MAX, OFFSET_MAX
+from forebay.model.numbers import whole_number
 from forebay.model.units import parse_duration
 from forebay.model.values import TopicPartition
 
@@ -23,6 +25,19 @@ class DurationType(click.ParamType[float]):
             return float(parse_duration(value))
         except ValueError as error:
             self.fail(f"{value!r} {error}", parameter, context)
+
+
+class NumberType(click.IntRange):
+    """A whole number from ``least`` on, of at most 63 bits, as those of messages and files. The help names ``least`` alone."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__(min=least)
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> int:
+        number = super().convert(value, parameter, context)
+        if number > OFFSET_MAX:
+            self.fail(f"{value} is above the largest number, {OFFSET_MAX}", parameter, context)
+        return number
 
 
 class MomentType(click.ParamType[int]):
@@ -51,7 +66,8 @@ class PartitionType(click.ParamType[TopicPartition]):
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> TopicPartition:
         if isinstance(value, TopicPartition):
             return value
-        topic, slash, number = str(value).rpartition("/")
-        if not slash or not topic or not (number.isascii() and number.isdigit()):
+        topic, _, number = str(value).rpartition("/")
+        partition = whole_number(number, INT32_MAX)
+        if not topic or partition is None:
             self.fail(f"{value!r}: write TOPIC/PARTITION, as in flights/0", parameter, context)
-        return TopicPartition(topic, int(number))
+        return TopicPartition(topic, partition)

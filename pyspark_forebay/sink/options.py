@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from forebay.kafka.options.java import translate
+from forebay.model.bounds import INT32_MAX
 from forebay.model.errors import UsageError
+from forebay.model.numbers import whole_number
 from pyspark_forebay.options import catalog
 from pyspark_forebay.options.values import by_name, flag, kafka_options, unknown_options
 
@@ -46,10 +48,12 @@ def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
     transactional = flag(given, "transactional", False)
     seconds = _TRANSACTION_SECONDS
     if transactional:
-        milliseconds = kafka.pop("transaction.timeout.ms", str(round(seconds * 1000))).strip()
-        if not milliseconds.isascii() or not milliseconds.isdigit() or not int(milliseconds):
-            raise UsageError(f"option kafka.transaction.timeout.ms: {milliseconds!r}: allowed are whole numbers from 1")
-        seconds = int(milliseconds) / 1000
+        text = kafka.pop("transaction.timeout.ms", str(round(seconds * 1000))).strip()
+        milliseconds = whole_number(text, INT32_MAX)
+        if not milliseconds:
+            allowed = f"allowed are whole numbers from 1 to {INT32_MAX}"
+            raise UsageError(f"option kafka.transaction.timeout.ms: {text!r}: {allowed}")
+        seconds = milliseconds / 1000
         ignored = [name for name in ("delivery.timeout.ms", "message.timeout.ms") if kafka.pop(name, None) is not None]
         warnings += [f"option kafka.{name} is ignored: kafka.transaction.timeout.ms is the limit" for name in ignored]
     elif kafka.get("acks", "all").strip() not in ("all", "-1") and "enable.idempotence" not in kafka:

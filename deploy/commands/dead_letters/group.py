@@ -22,7 +22,7 @@ from deploy.console.invocation import (
     shared_options,
 )
 from deploy.console.ownership import refuse_as_root
-from deploy.console.parameters import MomentType
+from deploy.console.parameters import MomentType, NumberType
 from deploy.console.progress import spinner
 from forebay.model.errors import UsageError
 
@@ -38,9 +38,7 @@ def _filters(function: _Function) -> _Function:
             type=MomentType(),
             help="Only batches cut at or after TIME, as in 2026-11-21T14:30:00Z.",
         ),
-        click.option(
-            "--batch", metavar="BATCH", type=click.IntRange(min=1), help="Only the batch with this number or id."
-        ),
+        click.option("--batch", metavar="BATCH", type=NumberType(1), help="Only the batch with this number or id."),
         click.option("--cause", metavar="TEXT", default="", help="Only records whose cause contains TEXT."),
         click.option("--topic", metavar="TOPIC", default="", help="Only records of this topic."),
     ):

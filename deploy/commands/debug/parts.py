@@ -221,8 +221,7 @@ def _end(path: Path) -> str:
 
 def _systemd() -> str:
     done = subprocess.run(
-        # the person who makes the bundle runs it, with their own PATH
-        ["journalctl", "--unit", "forebay-*", "--lines", str(_JOURNAL_LINES), "--no-pager", "--output", "short-iso"],  # noqa: S607
+        ["journalctl", "--unit", "forebay-*", "--lines", str(_JOURNAL_LINES), "--no-pager", "--output", "short-iso"],  # noqa: S607  run by a person, with their PATH
         capture_output=True,
         text=True,
         errors="replace",

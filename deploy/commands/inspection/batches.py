@@ -11,7 +11,7 @@ import click
 from deploy.console.batch_tables import batch_tables, delay, moment
 from deploy.console.driver_requests import observer
 from deploy.console.invocation import FINE, Invocation, example, pass_invocation, shared_options
-from deploy.console.parameters import MomentType
+from deploy.console.parameters import MomentType, NumberType
 from forebay.messages import BATCH_STATES, BatchDetail, BatchEntry
 
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ BLOCKS_SHOWN = 20
 @click.command(
     epilog=example("forebay batches --failed", "forebay batches --since 2026-11-21T14:30:00Z", "forebay batches 12")
 )
-@click.argument("batch", metavar="[BATCH]", type=click.IntRange(min=1), required=False)
+@click.argument("batch", metavar="[BATCH]", type=NumberType(1), required=False)
 @click.option(
     "--last",
     metavar="N",
-    type=click.IntRange(min=1),
+    type=NumberType(1),
     default=LAST,
     help=f"Maximum number of batches [default: {LAST}].",
 )

@@ -10,7 +10,7 @@ import msgspec
 
 from deploy.console.driver_requests import observer
 from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_invocation, shared_options
-from deploy.console.parameters import DurationType
+from deploy.console.parameters import DurationType, NumberType
 from deploy.console.progress import spinner
 from forebay.messages import PartitionProgress
 from forebay.model.errors import UsageError
@@ -138,7 +138,7 @@ def limit_options(function: _Function) -> _Function:
         click.option(
             "--max-records",
             metavar="N",
-            type=click.IntRange(min=0),
+            type=NumberType(0),
             help="Maximum number of unprocessed records; exit with 1 if there are more [default: none].",
         ),
     ):

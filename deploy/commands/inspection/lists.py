@@ -13,7 +13,7 @@ from deploy.commands.inspection.tap.shown import as_hex, as_json, as_text
 from deploy.console.batch_tables import moment
 from deploy.console.driver_requests import observer
 from deploy.console.invocation import FINE, Invocation, example, pass_invocation, shared_options
-from deploy.console.parameters import PartitionType
+from deploy.console.parameters import NumberType, PartitionType
 from forebay import messages as m
 from forebay.model.values import TopicPartition
 
@@ -35,7 +35,7 @@ def _name_options(function: _Function) -> _Function:
         click.option(
             "--limit",
             metavar="N",
-            type=click.IntRange(min=1),
+            type=NumberType(1),
             default=LIMIT,
             help=f"Maximum number [default: {LIMIT}].",
         ),
@@ -100,18 +100,16 @@ def hosts(invocation: Invocation, state: str, text: str, limit: int) -> int:
 )
 @click.argument("block", metavar="[BLOCK]", required=False)
 @_list_options
-@click.option("--batch", metavar="ID", type=click.IntRange(min=1), help="Only blocks of this batch.")
+@click.option("--batch", metavar="ID", type=NumberType(1), help="Only blocks of this batch.")
 @click.option("--topic", metavar="TOPIC", default="", help="Only blocks with records of this topic.")
 @click.option(
     "--partition", metavar="TOPIC/N", type=PartitionType(), help="Only blocks with records of this partition."
 )
-@click.option(
-    "--offset", metavar="N", type=click.IntRange(min=0), help="Only blocks with this offset of the partition."
-)
+@click.option("--offset", metavar="N", type=NumberType(0), help="Only blocks with this offset of the partition.")
 @click.option(
     "--records",
     metavar="N",
-    type=click.IntRange(min=1),
+    type=NumberType(1),
     default=None,
     help="With BLOCK: print its first N records. Needs a token of the role operator or query.",
 )

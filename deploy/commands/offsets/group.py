@@ -25,7 +25,7 @@ from deploy.console.invocation import (
     person,
     shared_options,
 )
-from deploy.console.parameters import PartitionType
+from deploy.console.parameters import NumberType, PartitionType
 from deploy.console.progress import spinner
 from forebay.messages import TrackedPartition
 from forebay.model.errors import RefusedError, UsageError
@@ -91,8 +91,8 @@ def _table(partitions: tuple[TrackedPartition, ...]) -> Group:
     ),
 )
 @click.argument("partition", metavar="TOPIC/PARTITION", type=PartitionType())
-@click.argument("from_offset", metavar="FROM", type=click.IntRange(min=0))
-@click.argument("until_offset", metavar="UNTIL", type=click.IntRange(min=0))
+@click.argument("from_offset", metavar="FROM", type=NumberType(0))
+@click.argument("until_offset", metavar="UNTIL", type=NumberType(0))
 @because_option
 @click.option(
     "--fence",

@@ -21,6 +21,8 @@ from deploy.console.invocation import (
 from deploy.console.parameters import MomentType
 from deploy.console.progress import spinner
 from forebay.messages import ResetAnswer, ResetRequest
+from forebay.model.bounds import INT32_MAX, OFFSET_MAX
+from forebay.model.numbers import whole_number
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -38,9 +40,10 @@ class TopicOrPartitionType(click.ParamType[tuple[str, int]]):
         if isinstance(value, tuple):
             return value
         topic, slash, number = str(value).partition("/")
-        if not topic or (slash and not (number.isascii() and number.isdigit())):
+        partition = whole_number(number, INT32_MAX) if slash else -1
+        if not topic or partition is None:
             self.fail(f"{value!r}: write TOPIC or TOPIC/PARTITION, as in flights or flights/0", parameter, context)
-        return topic, int(number) if slash else -1
+        return topic, partition
 
 
 class TargetType(click.ParamType[tuple[str, int]]):
@@ -54,9 +57,9 @@ class TargetType(click.ParamType[tuple[str, int]]):
         text = str(value).strip()
         if text in ("earliest", "latest"):
             return text, 0
-        if text.isascii() and text.isdigit() and len(text) <= 18:
-            return "offset", int(text)
-        if not text[:4].isdigit():
+        if (offset := whole_number(text, OFFSET_MAX)) is not None:
+            return "offset", offset
+        if not text[:4].isdigit() or text.isdigit():
             self.fail(f"{value!r}: write earliest, latest, an offset, or 2026-11-21T14:30:00Z", parameter, context)
         return "time", MomentType().convert(text, parameter, context)
 

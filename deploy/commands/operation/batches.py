@@ -16,6 +16,7 @@ from deploy.console.invocation import (
     person,
     shared_options,
 )
+from deploy.console.parameters import NumberType
 from deploy.console.unfinished import find_batch
 
 
@@ -45,7 +46,7 @@ def retry(invocation: Invocation) -> int:
     short_help="End a failed batch without its job.",
     epilog=example('forebay batch skip 42 --cause "corrupt order, ticket 7" --apply'),
 )
-@click.argument("named", metavar="ID", type=click.IntRange(min=1))
+@click.argument("named", metavar="ID", type=NumberType(1))
 @because_option
 @changing_options
 @shared_options

@@ -95,12 +95,13 @@ def inspect_journal(journal_storage: Storage, wal_storage: Storage | None, strea
 
     ``wal_storage``: None for a stream without a WAL, which has no snapshot copies.
     """
+    from driver.journal.files import listed_claims
     from driver.journal.leadership import timeline
     from driver.journal.log import reading as journal
     from recovery.rebuild import snapshot_copies
     from wal.segments.layout import parse_journal
 
-    claims = {int(path.rpartition("/")[2], 16) for path in journal_storage.list(f"{stream}/epochs")}
+    claims = listed_claims(journal_storage, stream)
     places = (parse_journal(path) for path in journal_storage.list(stream))
     epochs = sorted(claims | {place.epoch for place in places if place is not None})
     summary: dict[str, int] = {}

@@ -11,8 +11,11 @@ import click
 import msgspec
 
 from deploy.console.invocation import FINE, Invocation, example, pass_invocation, shared_options
+from deploy.console.parameters import NumberType
 from deploy.console.progress import spinner
+from forebay.model.bounds import INT32_MAX, OFFSET_MAX
 from forebay.model.errors import UsageError
+from forebay.model.numbers import whole_number
 from forebay.model.wire import WIRE_NAMES
 
 if TYPE_CHECKING:
@@ -114,14 +117,15 @@ def holding(batches: list[JournalBatch], place: str) -> list[JournalBatch]:
     Raises UsageError.
     """
     found = _PLACE.fullmatch(place)
-    if found is None:
+    partition = whole_number(found["partition"], INT32_MAX) if found is not None else None
+    offset = whole_number(found["offset"], OFFSET_MAX) if found is not None else None
+    if found is None or partition is None or offset is None:
         raise UsageError(f"{place!r} is not TOPIC/PARTITION:OFFSET, as in flights/3:1200")
-    topic, partition, offset = found["topic"], int(found["partition"]), int(found["offset"])
     return [
         batch
         for batch in batches
         if any(
-            (r.topic, r.partition) == (topic, partition) and r.from_offset <= offset < r.until_offset
+            (r.topic, r.partition) == (found["topic"], partition) and r.from_offset <= offset < r.until_offset
             for r in batch.ranges
         )
     ]
@@ -168,7 +172,7 @@ def tables(batches: list[JournalBatch]) -> list[Group]:
 @click.option(
     "--last",
     metavar="N",
-    type=click.IntRange(min=1),
+    type=NumberType(1),
     default=LAST,
     help=f"Maximum number of batches [default: {LAST}].",
 )

@@ -18,7 +18,7 @@ from deploy.console.invocation import (
     shared_options,
 )
 from deploy.console.ownership import refuse_as_root
-from deploy.console.parameters import MomentType
+from deploy.console.parameters import MomentType, NumberType
 from deploy.console.progress import spinner
 from forebay.settings.schema import Settings
 
@@ -40,14 +40,14 @@ from forebay.settings.schema import Settings
     "--accept-loss",
     "batch",
     metavar="BATCH",
-    type=click.IntRange(min=1),
+    type=NumberType(1),
     help="Id or number of a batch to continue without the RANGEs.",
 )
 @click.argument("ranges", metavar="[RANGE]...", nargs=-1)
 @click.option(
     "--to-batch",
     metavar="BATCH",
-    type=click.IntRange(min=1),
+    type=NumberType(1),
     help="Id or number of the first completed batch to replay, with all later ones.",
 )
 @click.option(

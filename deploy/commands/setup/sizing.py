@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from deploy.console.invocation import FINE, Invocation, example, pass_invocation, shared_options
-from deploy.console.parameters import DurationType
+from deploy.console.parameters import DurationType, NumberType
 from forebay.model.units import Duration, Size, parse_size
 from forebay.settings.schema import DriverSettings, ReceiverSettings
 from forebay.settings.toml_text import toml_text
@@ -209,10 +209,14 @@ def tables(load: Load, needed: Sizes) -> list[Group]:
 )
 @click.option("--records", type=click.IntRange(1, RATE_MAX), required=True, help="Records per second at the peak.")
 @click.option(
-    "--bytes", "record_bytes", type=click.IntRange(min=1), required=True, help="Mean size of a record's key and value."
+    "--bytes",
+    "record_bytes",
+    type=NumberType(1),
+    required=True,
+    help="Mean size of a record's key and value.",
 )
-@click.option("--partitions", type=click.IntRange(min=1), required=True, help="Partitions of all topics together.")
-@click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that run receivers.")
+@click.option("--partitions", type=NumberType(1), required=True, help="Partitions of all topics together.")
+@click.option("--hosts", type=NumberType(1), default=1, show_default=True, help="Hosts that run receivers.")
 @click.option(
     "--outage",
     type=DurationType(),
@@ -248,7 +252,7 @@ def tables(load: Load, needed: Sizes) -> list[Group]:
     show_default=True,
     help="As driver.batch_interval; if that is 0s, the time that the job takes.",
 )
-@click.option("--window", type=click.IntRange(min=0), default=0, show_default=True, help="As driver.window_batches.")
+@click.option("--window", type=NumberType(0), default=0, show_default=True, help="As driver.window_batches.")
 @click.option("--copies", type=click.IntRange(1, 2), default=1, show_default=True, help="As receiver.copies.")
 @click.option(
     "--memory", type=SizeType(), default=_as_given(_RECEIVER.memory), show_default=True, help="As receiver.memory."

@@ -17,7 +17,9 @@ from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_
 from deploy.console.progress import progress_bar, spinner
 from deploy.supervision.detached import Announcer, start_detached
 from deploy.supervision.run_lock import broker_lock_path, holder, only_broker
+from forebay.model.bounds import INT32_MAX
 from forebay.model.errors import UsageError
+from forebay.model.numbers import whole_number
 from forebay.process.signals import stop_signals
 
 #: Kafka's usual port
@@ -34,10 +36,11 @@ class NewTopicType(click.ParamType[tuple[str, int]]):
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> tuple[str, int]:
         if isinstance(value, tuple):
             return value
-        topic, colon, count = str(value).rpartition(":")
-        if not colon or not topic or not (count.isascii() and count.isdigit()) or int(count) < 1:
+        topic, _, number = str(value).rpartition(":")
+        count = whole_number(number, INT32_MAX)
+        if not topic or not count:
             self.fail(f"{value!r}: write NAME:PARTITIONS, as in flights:4", parameter, context)
-        return topic, int(count)
+        return topic, count
 
 
 @contextmanager

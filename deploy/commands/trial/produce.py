@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from deploy.console.invocation import FINE, Invocation, example, pass_invocation, shared_options
+from deploy.console.parameters import NumberType
 from deploy.console.progress import progress_bar
 from forebay.model.errors import UsageError
 from forebay.settings.reading.similar import did_you_mean
@@ -45,8 +46,8 @@ _BROKER_SECONDS = 10.0
 @click.option(
     "--key-separator", metavar="TEXT", help="Text between the key and the value of a line [default: no keys]."
 )
-@click.option("--rate", type=click.IntRange(min=1), help="Maximum number of records per second [default: no limit].")
-@click.option("--limit", type=click.IntRange(min=0), help="Maximum number of records [default: all].")
+@click.option("--rate", type=NumberType(1), help="Maximum number of records per second [default: no limit].")
+@click.option("--limit", type=NumberType(0), help="Maximum number of records [default: all].")
 @shared_options
 @pass_invocation
 def produce(

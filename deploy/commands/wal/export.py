@@ -21,7 +21,7 @@ from deploy.console.invocation import (
     pass_invocation,
     shared_options,
 )
-from deploy.console.parameters import MomentType
+from deploy.console.parameters import MomentType, NumberType
 from deploy.console.progress import progress_bar
 from forebay.model.errors import OutOfSpaceError, StoreError, UnreadableBlockError, UsageError
 from forebay.model.topic_pattern import matches
@@ -348,7 +348,7 @@ def check_topic(
     "batches",
     metavar="BATCH",
     multiple=True,
-    type=click.IntRange(min=1),
+    type=NumberType(1),
     help="Number or id of a batch; repeatable.",
 )
 @click.option("--since", metavar="TIME", type=MomentType(), help="Only records with a timestamp at or after TIME.")

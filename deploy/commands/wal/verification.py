@@ -15,10 +15,10 @@ from recovery.examination import (
     Examination,
     MissingSegments,
     Place,
-    block_segments,
     described,
     examine,
     examine_beside_a_driver,
+    listed_segments,
     total_bytes,
 )
 from wal.decisions.recovery import FrameCondition
@@ -52,7 +52,7 @@ def verified(storage: Storage, stream: str, journal_storage: Storage | None) -> 
     Without the journal, torn tails and missing segments are findings, because the journal may name them. Raises UsageError
     if there is neither a journal nor a segment, StoreError.
     """
-    paths = block_segments(storage, stream)
+    paths = listed_segments(storage, stream)
     why = "only the WAL was verified, because of --wal-only"
     with progress_bar("verify", total_bytes(storage, stream)) as progress:
         if journal_storage is not None:

@@ -297,11 +297,11 @@ def test_ended_connections_free_their_places(server: Server) -> None:
 @pytest.mark.parametrize("server", ["600s"], indirect=True)
 def test_authenticated_connections_beyond_limit_are_refused_and_silent_ones_do_not_count(server: Server) -> None:
     silent = [connect(server) for _ in range(8)]
-    known = [connect(server) for _ in range(9)]
-    answers = []
-    for connection in known:
-        connection.sendall(HEAD + b"\r\n")
-        answers.append(answered(connection)[:13])
+    known, answers = [], []
+    for _ in range(9):  # one by one: a ninth silent connection would end the oldest one
+        known.append(connect(server))
+        known[-1].sendall(HEAD + b"\r\n")
+        answers.append(answered(known[-1])[:13])
     assert answers == [b"HTTP/1.1 200 "] * 8 + [b"HTTP/1.1 503 "]
     for connection in (*silent, *known):
         connection.close()

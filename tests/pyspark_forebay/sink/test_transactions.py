@@ -139,6 +139,8 @@ def test_refused_row_leaves_nothing_of_its_batch(kafka_broker: KafkaBroker, topi
         ({"transactional": "yes"}, "option transactional: 'yes': allowed are"),
         ({"kafka.transactional.id": "x"}, "set the option transactional to true"),
         ({"kafka.transaction.timeout.ms": "soon"}, "transaction.timeout.ms: 'soon': allowed are whole numbers"),
+        ({"kafka.transaction.timeout.ms": "9" * 400}, "allowed are whole numbers from 1 to 2147483647"),
+        ({"kafka.transaction.timeout.ms": "0"}, "allowed are whole numbers from 1 to 2147483647"),
     ],
 )
 def test_invalid_transaction_options_are_refused(more: dict[str, str], word: str) -> None:

@@ -14,6 +14,7 @@ from deploy.commands.inspection.tap.paths import Condition, Path, parse_conditio
 from deploy.commands.inspection.tap.selection import PAGE, TapFilter, places
 from deploy.commands.inspection.tap.shown import as_hex, as_json, as_text, cut
 from deploy.console.invocation import FINE, Invocation, example, pass_invocation, shared_options
+from deploy.console.parameters import NumberType
 from forebay import messages as m
 from forebay.model.errors import RefusedError, UnreachableError
 from forebay.process.clock import Clock, SystemClock
@@ -58,7 +59,7 @@ class _ConditionType(click.ParamType[Condition]):
     )
 )
 @click.option("--topic", metavar="TOPIC", default="", help="Only records of this topic.")
-@click.option("--partition", metavar="N", type=click.IntRange(min=0), help="Only records of this partition.")
+@click.option("--partition", metavar="N", type=NumberType(0), help="Only records of this partition.")
 @click.option("--key", metavar="TEXT", default="", help="Only records with this text in their key.")
 @click.option(
     "--where",
@@ -82,10 +83,8 @@ class _ConditionType(click.ParamType[Condition]):
     default=RATE,
     help=f"Maximum number of records per second [default: {RATE}].",
 )
-@click.option("--limit", metavar="N", type=click.IntRange(min=1), help="Exit after this number of records.")
-@click.option(
-    "--last", metavar="N", type=click.IntRange(min=1), help="Print the newest N records that are stored, and exit."
-)
+@click.option("--limit", metavar="N", type=NumberType(1), help="Exit after this number of records.")
+@click.option("--last", metavar="N", type=NumberType(1), help="Print the newest N records that are stored, and exit.")
 @click.option(
     "--bytes", "bytes_max", metavar="N", type=click.IntRange(min=1, max=BYTES_MAX), default=BYTES,
     help=f"Maximum bytes of a key or value [default: {BYTES}].",
