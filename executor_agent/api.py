@@ -20,10 +20,11 @@ from forebay.http.application import application, caller, needs
 from forebay.http.sendfile import CHUNK_BYTES, FileResponse
 from forebay.metrics.route import metrics_route
 from forebay.model.errors import RefusedError, UsageError
+from forebay.model.numbers import whole_number
 from forebay.security.access import OPEN, Guard
 from wal.segments.frame import MAX_FRAME
 
-_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
 
 class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,10 +136,11 @@ def agent_application(
             raise RefusedError(
                 f"a copy for host {host!r} came to host {own_host!r}; check that agent.url of {host!r} leads to it"
             )
-        size = request.headers.get("content-length", "")
-        if not size.isdecimal() or not 0 < int(size) <= MAX_FRAME:
-            raise UsageError(f"content-length {size!r}: it must be the length of the copy, 1 to {MAX_FRAME} bytes")
-        copy = await asyncio.to_thread(store.receive, stream, block_id, int(size))
+        said = request.headers.get("content-length", "")
+        size = whole_number(said, MAX_FRAME)
+        if not size:
+            raise UsageError(f"content-length {said!r}: it must be the length of the copy, 1 to {MAX_FRAME} bytes")
+        copy = await asyncio.to_thread(store.receive, stream, block_id, size)
         try:
             async for chunk in _chunks(request, idle_seconds):
                 await asyncio.to_thread(copy.write, chunk)

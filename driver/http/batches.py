@@ -15,6 +15,7 @@ from driver.tracker.requests import Ask, Read
 from forebay import messages as m
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.model.errors import RefusedError, UsageError
+from forebay.model.numbers import whole_number
 from forebay.model.values import Block
 from wal.storage import Storage
 
@@ -62,12 +63,12 @@ def _searched(batch: m.BatchEntry) -> Iterable[str]:
 
 def _place(after: str) -> tuple[int, int] | None:
     """Return batch id and replay of the last entry of a page; None before the first page."""
-    batch_id, dot, replay = after.partition(".")
     if not after:
         return None
-    if not (dot and all(part.isascii() and part.isdigit() and len(part) <= 20 for part in (batch_id, replay))):
+    batch_id, replay = map(whole_number, after.partition(".")[::2])
+    if batch_id is None or replay is None:
         raise UsageError(f"after {after!r}: write the answer's `next`")
-    return int(batch_id), int(replay)
+    return batch_id, replay
 
 
 def _order(batch: m.BatchEntry) -> tuple[int, int]:

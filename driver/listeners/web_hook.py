@@ -21,6 +21,7 @@ from tenacity import (
 )
 
 from driver.listeners.events import Happened
+from forebay.http.connections import is_chunked
 from forebay.model.errors import UnreachableError
 
 log = logging.getLogger(__name__)
@@ -82,8 +83,9 @@ class WebHook:
         headers = {"content-type": "application/json"}
         try:
             response = self._pool.request("POST", self._url, body=body, headers=headers, preload_content=False)
-            response.read(_ANSWER_BYTES_MAX)
-            response.close()  # ends the connection only if the answer was longer
+            if not is_chunked(response):
+                response.read(_ANSWER_BYTES_MAX, decode_content=False)
+            response.close()  # ends the connection only if the answer has more
         except urllib3.exceptions.HTTPError as error:
             # the error's text contains the whole url
             raise self._failed(f"no answer ({type(error).__name__})") from None

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from forebay.model.numbers import whole_number
 from forebay.model.wire import UNDECODABLE
 
 #: maximum bytes of one event
@@ -44,8 +45,10 @@ def parse_events(chunks: Iterable[bytes]) -> Iterator[tuple[str, bytes, int]]:
             kind = value.decode()
         elif name == b"data":
             data += value
-        elif name == b"id" and value.isdigit():
-            number = int(value)
+            if len(data) > EVENT_BYTES_MAX:
+                raise ValueError(f"an event has more than {EVENT_BYTES_MAX} bytes")
+        elif name == b"id":
+            number = whole_number(value) or 0
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def reached_at(listens_at: str, host: str) -> str:
     """Return the URL for other hosts. A service that listens on every address is reached by its host name."""
     parts = urlsplit(listens_at)
-    return f"{parts.scheme}://{host}:{parts.port}" if parts.hostname in ("0.0.0.0", "::") else listens_at  # noqa: S104
+    return f"{parts.scheme}://{host}:{parts.port}" if parts.hostname in ("0.0.0.0", "::") else listens_at  # noqa: S104  only compared
 
 
 def loopback_note(settings: Settings, service: Literal["driver", "agent"]) -> str:

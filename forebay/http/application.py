@@ -21,6 +21,7 @@ from forebay.http.threads import threads_route
 from forebay.model.errors import (
     AccessError,
 )
+from forebay.model.numbers import whole_number
 from forebay.model.wire import UNDECODABLE
 from forebay.security.access import OPEN, Guard
 from forebay.security.roles import ANY_ROLE, EVERYBODY, ROLES, Caller, Role
@@ -164,7 +165,7 @@ class Direct:
                     length = length or value
                 elif name == b"authorization":
                     sent = sent or value
-        if decoder is None or not length.isdigit() or int(length) > self._guard.limits.request_bytes:
+        if decoder is None or whole_number(length, self._guard.limits.request_bytes) is None:
             await self._app(scope, receive, send)
             return
         try:

@@ -12,6 +12,7 @@ from forebay import messages
 from forebay.http.accepting import AcceptedConnection
 from forebay.http.refusals import send_refusal
 from forebay.http.sendfile import Protocol
+from forebay.model.numbers import whole_number
 from forebay.security.access import Guard
 
 #: minimum rate of a body, in addition to the time allowed for the request's head
@@ -118,7 +119,9 @@ class BoundedProtocol(Protocol):
 
     def on_headers_complete(self) -> None:
         said = next((value for name, value in self.headers if name == b"content-length"), b"")
-        body_bytes = int(said) if said.isdigit() else self._limits.request_bytes
+        body_bytes = whole_number(said)
+        if body_bytes is None:
+            body_bytes = self._limits.request_bytes
         self._expect(self._limits.request_seconds + body_bytes / BODY_BYTES_PER_SECOND_MIN)
         self.app = self._served if self._has_room() else _turn_away
         super().on_headers_complete()

@@ -25,6 +25,12 @@ class _Connections(urllib3.PoolManager):
         return super().connection_from_host(host, port, scheme, pool_kwargs)
 
 
+def is_chunked(answer: urllib3.BaseHTTPResponse) -> bool:
+    """Return whether the body comes in chunks. Do not read it then: urllib3 accepts a chunk of a negative size, and reads all
+    up to the end of the connection. Services of Forebay state the length of each body."""
+    return "transfer-encoding" in answer.headers
+
+
 def connections(url: str, access: Access, timeout: urllib3.Timeout | None = None) -> urllib3.PoolManager:
     """Return a connection pool for a service at ``url``. Raises SettingsError for unreadable certificates."""
     if urlsplit(url).scheme == "https":

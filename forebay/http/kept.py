@@ -9,6 +9,7 @@ import socket
 import ssl
 import threading
 import weakref
+from collections.abc import Iterator
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from select import POLLIN, poll
@@ -20,11 +21,14 @@ from forebay.security.access import Access
 
 #: maximum number of connections that are kept while no request uses them
 KEPT_MAX = 4
+#: maximum bytes of an answer that is read as a whole; the largest ones name each of 100,000 partitions
+ANSWER_BYTES_MAX = 256 << 20
+_PART_BYTES = 1 << 20
 _PORTS = {"http": 80, "https": 443}
 #: OpenSSL's codes of a certificate that is not valid yet, and of an expired one
 _OUT_OF_TIME = (9, 10)
-#: what a broken connection or the answer of another program raises; ValueError: a chunk of negative size
-_BROKEN = (OSError, HTTPException, ValueError)
+#: what a broken connection or the answer of another program raises; ValueError and OverflowError: a chunk of negative size
+_BROKEN = (OSError, HTTPException, ValueError, OverflowError)
 
 
 class NotConnectedError(Exception):
@@ -48,12 +52,25 @@ class Response:
     def read(self) -> bytes:
         """Return the whole body, and keep the connection for the next request. Raises NoAnswerError."""
         try:
-            body = self._response.read()
+            body = b"".join(self._parts())
         except _BROKEN as error:
             self.close()
             raise NoAnswerError(_reason(error, self._idle_seconds)) from None
         self._kept.give_back(self._connection)
         return body
+
+    def _parts(self) -> Iterator[bytes]:
+        """Yield the body. The length that an answer states does not decide how much memory is allocated."""
+        # a chunk may state a negative size, and `read` would read to the end of the connection then
+        read = self._response.read1 if self._response.chunked else self._response.read
+        size = 0
+        while part := read(_PART_BYTES):
+            size += len(part)
+            if size > ANSWER_BYTES_MAX:
+                raise HTTPException(f"the answer has more than {ANSWER_BYTES_MAX} bytes")
+            yield part
+        if self._response.length:  # read raises no error at an early end
+            raise HTTPException(f"the answer ended {self._response.length} bytes early")
 
     def part(self, bytes_max: int) -> bytes:
         """Return the next bytes of the body when some have arrived; b"" at its end. Raises NoAnswerError."""
@@ -62,7 +79,7 @@ class Response:
         except _BROKEN as error:
             raise NoAnswerError(_reason(error, self._idle_seconds)) from None
         if not part and self._response.length:  # read1 raises no error at an early end
-            raise NoAnswerError(f"it ended {self._response.length} bytes early")
+            raise NoAnswerError(f"the answer ended {self._response.length} bytes early")
         return part
 
     def close(self) -> None:

@@ -21,8 +21,8 @@ class ReportRequest(Message, frozen=True, kw_only=True):
 class StaleRange(Message, frozen=True, kw_only=True):
     """A range of a refused block that the journal can't accept.
 
-    ``reason``: what does not match the journal: ``token``, ``life`` (the incarnation), ``position``, or ``copy`` (the block names
-    a replica host to which no replica was sent).
+    ``reason``: what does not match the journal: ``token``, ``life`` (the incarnation), ``position``, ``copy`` (the block names
+    a replica host to which no replica was sent), or ``segment`` (clean-up has deleted its segment).
     """
 
     topic: str

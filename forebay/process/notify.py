@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 
+from forebay.model.numbers import whole_number
 from forebay.process.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -112,10 +113,8 @@ class Notifier:
         address = environment.pop("NOTIFY_SOCKET", "")
         watchdog = environment.pop("WATCHDOG_USEC", "")
         watched = environment.pop("WATCHDOG_PID", "")
-        ours = watchdog.isdigit() and watched in ("", str(process_id))
-        return cls(
-            address, watchdog_seconds=int(watchdog) / 1e6 if ours else 0.0, clock=clock, service_status=service_status
-        )
+        microseconds = whole_number(watchdog) if watched in ("", str(process_id)) else None
+        return cls(address, watchdog_seconds=(microseconds or 0) / 1e6, clock=clock, service_status=service_status)
 
     def watch(self, loop: str) -> None:
         """Require turns of ``loop`` for each ping from now on."""

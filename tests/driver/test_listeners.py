@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, get_args
@@ -324,6 +325,27 @@ def test_a_web_hook_that_fails_for_a_moment_gets_all_events_again(
     assert rates(hooked) == [1]
     (status,) = listeners.status
     assert (status.failures, status.dropped, status.last_error) == (3, 0, "HTTP 302")
+
+
+@pytest.mark.parametrize("size", [b"-1", b"-5", b"-" + b"f" * 20, b"zz"])
+def test_an_answer_in_odd_chunks_does_not_end_the_web_hook(size: bytes, telling: Callable[..., Listeners]) -> None:
+    """Its status counts, and nothing of its body is read."""
+    answer = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + size + b"\r\nabc"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            for _ in range(2):
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(65_536)
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        hook = WebHook(f"http://127.0.0.1:{server.getsockname()[1]}", stream="flights", timeout_seconds=5.0)
+        assert [hook.take([rate(n)], 0) for n in range(2)] == [0, 0]
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def test_events_for_a_failing_web_hook_are_dropped_counted_and_the_next_ones_tried(

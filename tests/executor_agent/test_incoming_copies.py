@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import socket
@@ -10,7 +11,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -161,9 +161,9 @@ def test_timeout_holds_for_each_part_of_a_copy(monkeypatch: pytest.MonkeyPatch) 
     """An agent may be slow with a large copy, as long as it makes progress."""
     sent: list[bytes] = []
 
-    def request(*_: object, body: Iterator[bytes], **__: object) -> SimpleNamespace:
+    def request(*_: object, body: Iterator[bytes], **__: object) -> urllib3.HTTPResponse:
         sent.extend(bytes(part) for part in body)
-        return SimpleNamespace(status=200)
+        return urllib3.HTTPResponse(io.BytesIO(b"{}"), status=200, preload_content=False)
 
     pool = urllib3.PoolManager()
     monkeypatch.setattr(pool, "request", request)
@@ -171,6 +171,29 @@ def test_timeout_holds_for_each_part_of_a_copy(monkeypatch: pytest.MonkeyPatch) 
     give_copy(pool, "http://h2:1", meta, payload, timeout_seconds=1)
     assert b"".join(sent) == b"".join(bytes(memoryview(part)) for part in local_frame(meta, payload))
     assert max(map(len, sent)) <= 1 << 20 < len(b"".join(sent)) // 4
+
+
+def test_answer_to_a_copy_does_not_decide_how_much_memory_is_allocated() -> None:
+    """INV-6."""
+    meta, payload = block({("a", 0): filler(2)})
+    for length in (b"99999999999999", b"9" * 25):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+
+            def answer(length: bytes = length, listener: socket.socket = listener) -> None:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(65_536)
+                    connection.sendall(b"HTTP/1.1 500 X\r\ncontent-length: " + length + b"\r\n\r\n{}")
+                    connection.shutdown(socket.SHUT_WR)
+                    while connection.recv(65_536):  # a reset would drop the answer
+                        pass
+
+            thread = threading.Thread(target=answer)
+            thread.start()
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            with pytest.raises(UnreachableError):
+                give_copy(urllib3.PoolManager(), url, meta, payload, timeout_seconds=5)
+            thread.join()
 
 
 def test_copy_without_a_valid_length_is_refused_unread(agent: Agent) -> None:

@@ -29,6 +29,12 @@ def main(seed: str, attempts: int, names: list[str]) -> int:
     for reader in everything.values():
         for data in reader.honest:
             reader.read(data)
+        for data in reader.refused:
+            try:
+                reader.read(data)
+            except reader.allowed:
+                continue
+            raise AssertionError(f"not refused: {data[:200]!r}")
     pa.set_memory_pool(pa.system_memory_pool())
     with open("/proc/self/statm") as file:
         have = int(file.read().split()[0]) * resource.getpagesize()

@@ -19,8 +19,9 @@ _names = itertools.count()
 class Reader:
     """One reader.
 
-    ``honest``: valid bytes. ``read``: the call. ``allowed``: the errors of its docstring. ``framed``: the bytes have frames with
-    checksums. ``cost``: how many attempts of a fast reader take as long as one of this one.
+    ``honest``: valid bytes. ``refused``: bytes that are mutated too, and raise one of ``allowed`` as they are. ``read``: the
+    call. ``allowed``: the errors of its docstring. ``framed``: the bytes have frames with checksums. ``cost``: how many attempts
+    of a fast reader take as long as one of this one.
     """
 
     honest: tuple[bytes, ...]
@@ -28,10 +29,11 @@ class Reader:
     allowed: tuple[type[Exception], ...]
     framed: bool = False
     cost: int = 1
+    refused: tuple[bytes, ...] = ()
 
     def attempt(self, draw: random.Random) -> None:
         """Raise any error that is not documented."""
-        data = mutated(draw.choice(self.honest), draw)
+        data = mutated(draw.choice(self.honest + self.refused), draw)
         if self.framed and draw.random() < 0.7:
             data = with_checksums(data)
         with contextlib.suppress(*self.allowed):

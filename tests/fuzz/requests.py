@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import logging
 import random
 import socket
@@ -31,6 +32,8 @@ from tests.support.state.rows import block, filler
 
 _TOKEN = "t" * 24
 _ANSWER_SECONDS = 20.0
+#: the server has ended the connection with bytes unread
+_ENDED = (errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN)
 _GROUPS = (api.RECEIVER_ROUTES, api.AGENT_ROUTES, api.QUERY_ROUTES, api.OPERATOR_ROUTES)
 #: statuses of a refusal by the service itself that are no fault: not ready
 _NOT_READY = 503
@@ -89,8 +92,9 @@ class _Served:
                 connection.shutdown(socket.SHUT_WR)
                 while part := connection.recv(1 << 16):
                     answer += part
-            except (ConnectionResetError, BrokenPipeError):
-                pass  # the server has ended the connection with bytes unread
+            except OSError as error:
+                if error.errno not in _ENDED:
+                    raise
         assert not self._errors, self._errors
         if answer:
             assert answer.startswith(b"HTTP/1.1 "), answer[:100]

@@ -54,6 +54,15 @@ _KNOWN: tuple[tuple[str, bytes], ...] = (
     ("state manifest", b'{"format": 1, "stream": "\xc3("}'),
     ("mark of sent dead letters", b'{"topic": "\x99"}'),
     ("output marker", b'{"stream": "\xff"}'),
+    *(
+        (name, b"HTTP/1.1 %d X\r\n%btransfer-encoding: chunked\r\n\r\n%b\r\nabc" % (status, more, size))
+        for name, status, more in (
+            ("answer of a driver", 200, b""), ("stream of a driver", 200, b""), ("answer to a copy", 409, b""),
+            ("block of an agent", 206, b"content-range: bytes 0-1/2\r\n"),
+            ("blocks of an agent", 200, b"forebay-copy-sizes: 9,9\r\n"),
+        )
+        for size in (b"-1", b"-5", b"-" + b"f" * 20)
+    ),
     ("names of files", b"s/state/a/1-0000000000000001-" + _DIGITS + b"/manifest.json"),
     ("names of files", b"s/dead-letters/1-2-" + _DIGITS + b"/o/0000000000000001-000001/done"),
     ("settings", b"a = " + _NESTED),

@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 import urllib3
 
+from forebay.http.connections import is_chunked
 from forebay.messages import Refusal
 from forebay.model.errors import OutOfSpaceError, RefusedError, UnreachableError
 from forebay.model.values import BlockMeta
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 #: bytes in one write; the connection's time-out applies to each
 _CHUNK_BYTES = 1 << 20
+#: of an answer; a longer refusal can't be decoded
+_ANSWER_BYTES_MAX = 1 << 16
 
 
 def give_copy(
@@ -60,7 +63,7 @@ def give_frame(
     target = f"{agent_url.rstrip('/')}/v1/blocks/{quote(meta.stream)}/{quote(meta.id)}"
     asked = ({"durable": "true"} if durable else {}) | ({"host": host} if host else {})
     try:
-        response = pool.request(
+        with pool.request(
             "PUT",
             f"{target}?{urlencode(asked)}" if asked else target,
             body=_chunks(frame),
@@ -68,13 +71,15 @@ def give_frame(
             timeout=urllib3.Timeout(connect=min(timeout_seconds, 5.0), read=timeout_seconds),
             retries=False,
             redirect=False,
-        )
+            preload_content=False,
+        ) as response:
+            answer = b"" if is_chunked(response) else response.read(_ANSWER_BYTES_MAX, decode_content=False)
     except urllib3.exceptions.HTTPError as error:
         raise UnreachableError(f"PUT {target}: {error}") from None
     if response.status == 200:
         return
     try:
-        refusal = msgspec.json.decode(response.data, type=Refusal)
+        refusal = msgspec.json.decode(answer, type=Refusal)
     except UNDECODABLE:
         refusal = Refusal(code="unknown", message=f"HTTP {response.status}")
     if refusal.code == "no-room":

@@ -12,9 +12,10 @@ import pyarrow as pa
 import urllib3
 from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
-from forebay.http.connections import connections
+from forebay.http.connections import connections, is_chunked
 from forebay.messages import COPY_SIZES, LEFT_OUT, CopiesRequest, copy_sizes
 from forebay.model.errors import AccessError, CorruptionError, ForebayError, UnreachableError
+from forebay.model.numbers import whole_number
 from forebay.process.clock import SystemClock
 from forebay.security.access import Access
 from wal.blocks import StoredBlock, read_stored
@@ -28,7 +29,7 @@ AGENT_REQUESTS_MAX = 3
 #: how long a process does not ask an agent again after a time-out: a lost host costs one time-out, not one for each of its blocks
 AGENT_REST_SECONDS = 10.0
 _CONNECT_SECONDS = 2.0
-#: read at a time: the most that a broken connection loses of what was sent
+#: read at a time
 _CHUNK_BYTES = 1 << 17
 
 _clock = SystemClock()
@@ -114,11 +115,12 @@ def _several(target: str, references: Sequence[BlockReference], plan: ReadPlan) 
         expected = [aligned(reference.handle.length) for reference in references]
         if (
             response.status != 200
+            or is_chunked(response)
             or len(sizes) != len(references)
             or any(size > most for size, most in zip(sizes, expected, strict=True))
         ):
             raise CorruptionError(target, 0, f"the agent answered HTTP {response.status} without the requested blocks")
-        data = pa.py_buffer(response.read(sum(size for size in sizes if size > 0)))
+        data = pa.py_buffer(response.read(sum(size for size in sizes if size > 0), decode_content=False))
     copies: list[pa.Buffer | None] = []
     at = 0
     for size in sizes:
@@ -224,7 +226,7 @@ class _Download:
             if self._body is None:
                 self._body = pa.allocate_buffer(length)
             target = memoryview(self._body).cast("B")
-            for chunk in response.stream(_CHUNK_BYTES):
+            for chunk in response.stream(_CHUNK_BYTES, decode_content=False):
                 if self._received + len(chunk) > len(target):
                     raise self._damaged("the agent sent more than the block's length")
                 target[self._received : self._received + len(chunk)] = chunk
@@ -235,11 +237,11 @@ class _Download:
         unit, _, rest = response.headers.get("content-range", "").partition(" ")
         span, _, total = rest.partition("/")
         start = span.partition("-")[0]
-        if response.status != 206 or unit != "bytes" or not total.isdecimal() or start != str(self._received):
+        if response.status != 206 or is_chunked(response) or unit != "bytes" or start != str(self._received):
             raise self._damaged(f"the agent answered HTTP {response.status} without the requested bytes")
-        length = int(total)
-        if length > self._length_max or (self._body is not None and length != self._body.size):
-            raise self._damaged(f"the agent's copy has {length} bytes, which is not the block's length")
+        length = whole_number(total, self._length_max)
+        if length is None or (self._body is not None and length != self._body.size):
+            raise self._damaged(f"the agent states the length {total[:20]!r}, which is not the block's length")
         return length
 
     def _damaged(self, reason: str) -> CorruptionError:

@@ -13,7 +13,9 @@ import msgspec
 import pyarrow as pa
 
 from driver.batches.tasks.reading import Count, marked, read_task, records
+from forebay.model.bounds import INT32_MAX, NUMBER_MAX, OFFSET_MAX
 from forebay.model.errors import JobError, UnreachableError, UnreadableBlockError, UsageError
+from forebay.model.numbers import whole_number
 from forebay.model.records import DATAFRAME_SCHEMA
 from forebay.process.worker_process import freeze_modules
 from wal import dead_letters
@@ -360,22 +362,38 @@ def as_records(table: pa.Table) -> pa.Table:
     return pa.table([*made, pa.array(headers, schema.field("headers").type)], schema=schema)
 
 
+#: numbers of a dead letter, and their maximum
+_NUMBERS = {
+    "partition": INT32_MAX, "life": INT32_MAX, "offset": OFFSET_MAX, "attempt": INT32_MAX, "batch_id": NUMBER_MAX,
+    "batch_time": NUMBER_MAX,
+}  # fmt: skip
+
+
 def of_records(table: Any) -> pa.Table:
     """Return the dead letters in records that :func:`as_records` made and a topic returned; other records are omitted."""
-    rows = []
     times = table.column("timestamp").cast(pa.int64()).to_pylist()  # Python knows no year beyond 9999, Kafka does
-    for row, time in zip(table.drop_columns(["timestamp"]).to_pylist(), times, strict=True):
-        own = {h["key"][len(HEADER_PREFIX) :]: h["value"].decode() for h in row["headers"] or [] if _ours(h)}
-        if not {"topic", "partition", "life", "offset", "batch_key", "batch_time"} <= own.keys():
-            continue
-        rest = [header for header in row["headers"] if not _ours(header)]
-        row = {**row, "timestamp": time, "headers": rest or None, "topic": own["topic"], "cause": own.get("cause", "")}
-        row.update(function=own.get("function", ""), batch_key=own["batch_key"], output=own.get("output", ""))
-        row.update({name: int(own[name]) for name in ("partition", "life", "offset")})
-        row.update(attempt=int(own.get("attempt", 0)), batch_time=int(own["batch_time"]))
-        row["batch_id"] = int(own["batch_key"].rpartition("-")[2])
-        rows.append(row)
-    return pa.Table.from_pylist(rows, schema=dead_letters.SCHEMA)
+    rows = (
+        _letter({**row, "timestamp": time})
+        for row, time in zip(table.drop_columns(["timestamp"]).to_pylist(), times, strict=True)
+    )
+    return pa.Table.from_pylist([row for row in rows if row is not None], schema=dead_letters.SCHEMA)
+
+
+def _letter(record: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the row of a dead letter from its record; None if another program wrote the record."""
+    headers = record["headers"] or []
+    given = {header["key"][len(HEADER_PREFIX) :]: header["value"] for header in headers if _ours(header)}
+    try:
+        own = {"attempt": "0", "cause": "", "function": "", "output": ""} | {
+            n: value.decode() for n, value in given.items()
+        }
+        own["batch_id"] = own["batch_key"].rpartition("-")[2]
+        numbers = {name: whole_number(own[name], maximum) for name, maximum in _NUMBERS.items()}
+        texts = {name: own[name] for name in ("topic", "cause", "function", "batch_key", "output")}
+    except (KeyError, UnicodeDecodeError):
+        return None
+    rest = [header for header in headers if not _ours(header)]
+    return None if None in numbers.values() else {**record, **texts, **numbers, "headers": rest or None}
 
 
 def _ours(header: Mapping[str, Any]) -> bool:

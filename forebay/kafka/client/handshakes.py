@@ -8,8 +8,11 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 
+from forebay.model.numbers import whole_number
+
 #: maximum time to connect, and for the handshake
 _SECONDS = 2.0
+_PORT_MAX = 2**16 - 1
 
 
 def handshake_fault(options: Mapping[str, str], now_ms: int) -> str:
@@ -45,16 +48,17 @@ def _own_fault(options: Mapping[str, str], now: datetime) -> str:
 def _broker_fault(options: Mapping[str, str]) -> str:
     host, _, port = options.get("bootstrap.servers", "").partition(",")[0].rpartition("://")[2].rpartition(":")
     host = host.strip("[] ")
-    if not host or not port.strip().isdigit() or options.get("enable.ssl.certificate.verification", "true") == "false":
+    number = whole_number(port.strip(), _PORT_MAX)
+    if not host or number is None or options.get("enable.ssl.certificate.verification", "true") == "false":
         return ""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = options.get("ssl.endpoint.identification.algorithm", "https") != "none"
     try:
         _trust(context, options)
-        with socket.create_connection((host, int(port)), _SECONDS) as connection:
+        with socket.create_connection((host, number), _SECONDS) as connection:
             context.wrap_socket(connection, server_hostname=host).close()
     except ssl.SSLCertVerificationError as error:
-        return f"the certificate of {host}:{port.strip()} is refused: {error.verify_message}; {_step(error)}"
+        return f"the certificate of {host}:{number} is refused: {error.verify_message}; {_step(error)}"
     except (OSError, ValueError):  # the reason that librdkafka reported, or a passing one
         return ""
     return ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -9,6 +11,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
+from forebay.http import kept
 from forebay.http.client import Client
 from forebay.model.errors import NoListenerError, NotTakenError, UnreachableError
 
@@ -44,11 +47,24 @@ def answering(*answers: bytes) -> Callable[[socket.socket], None]:
     return handle
 
 
-def test_requests_use_the_kept_connection_and_a_new_one_after_the_service_closed_it() -> None:
+def test_requests_use_the_kept_connection_and_a_new_one_after_the_service_closed_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[socket.socket] = []
+    connect = socket.create_connection
+
+    def recorded(address: tuple[str, int], timeout: float) -> socket.socket:
+        made.append(connect(address, timeout))
+        return made[-1]
+
+    monkeypatch.setattr(socket, "create_connection", recorded)
     with service(answering(FINE, FINE), answering(FINE)) as url, closing(Client(url, 5)) as client:
         assert [client.request("GET", "/") for _ in range(2)] == [b"fine"] * 2
-        # the second connection is accepted only after the first one was closed
+        assert len(made) == 1
+        # a request that is sent while the service closes the connection is lost, and it is not sent again
+        assert select.select(made, [], [], 10)[0] == made
         assert client.request("GET", "/") == b"fine"
+        assert len(made) == 2
 
 
 @pytest.mark.parametrize(
@@ -57,10 +73,12 @@ def test_requests_use_the_kept_connection_and_a_new_one_after_the_service_closed
         b"",
         b"no HTTP\r\n\r\n",
         FINE[:-2],
+        b"HTTP/1.1 200 OK\r\ncontent-length: 99999999999999\r\n\r\nfine",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 9999999999999999999999999\r\n\r\nfine",
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n-5\r\nabc",
     ],
-    ids=["none", "of another program", "cut", "wrong chunk", "negative chunk"],
+    ids=["none", "of another program", "cut", "beyond memory", "beyond 64 bits", "wrong chunk", "negative chunk"],
 )
 def test_request_without_a_whole_answer_is_not_sent_again(answer: bytes) -> None:
     """The service may have decided it. A second connection would find no listener that accepts."""
@@ -72,6 +90,44 @@ def test_request_without_a_whole_answer_is_not_sent_again(answer: bytes) -> None
         client.request("POST", "/v1/x", b"{}")
     assert not isinstance(caught.value, NotTakenError)
     assert f"{url} did not answer POST /v1/x: " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"content-length: %d\r\n\r\n",
+        b"transfer-encoding: chunked\r\n\r\n%x\r\n",
+        b"transfer-encoding: chunked\r\n\r\n-1\r\n",
+    ],
+    ids=["length", "chunk", "negative chunk"],
+)
+def test_answer_above_the_maximum_is_refused_unread(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service stops when the client closes the connection."""
+    monkeypatch.setattr(kept, "ANSWER_BYTES_MAX", 2 << 20)
+    sent = 0
+
+    def send(accepted: socket.socket) -> None:
+        nonlocal sent
+        accepted.recv(65_536)
+        accepted.sendall(b"HTTP/1.1 200 OK\r\n" + (head % (1 << 40) if b"%" in head else head))
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+            while sent < 1 << 28:
+                sent += accepted.send(b"x" * (1 << 20))
+
+    with (
+        service(send) as url,
+        closing(Client(url, 5)) as client,
+        pytest.raises(UnreachableError, match="the answer has more than 2097152 bytes"),
+    ):
+        client.request("GET", "/")
+    assert sent < 1 << 27
+
+
+def test_answer_of_the_maximum_is_read_and_its_connection_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "ANSWER_BYTES_MAX", 4)
+    chunked = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nfine\r\n0\r\n\r\n"
+    with service(answering(FINE, chunked, FINE)) as url, closing(Client(url, 5)) as client:
+        assert [client.request("GET", "/") for _ in range(3)] == [b"fine"] * 3
 
 
 def test_answer_to_a_body_that_was_not_read_is_still_read() -> None:
@@ -124,5 +180,5 @@ def test_stream_gives_parts_as_they_arrive_and_fails_when_none_arrives_in_time()
 def test_stream_of_known_length_that_is_cut_breaks_off() -> None:
     with service(answering(FINE[:-2])) as url, closing(Client(url, 5)) as client, client.stream("/", 5) as parts:
         assert next(parts) == b"fi"
-        with pytest.raises(UnreachableError, match="broke off: it ended 2 bytes early"):
+        with pytest.raises(UnreachableError, match="broke off: the answer ended 2 bytes early"):
             next(parts)

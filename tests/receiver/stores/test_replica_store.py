@@ -92,6 +92,24 @@ def test_with_one_copy_block_is_stored_when_synced_on_this_host(
     assert stored.meta == event.block.meta
 
 
+def test_no_block_is_stored_before_its_copy_on_this_host(tmp_path: Path) -> None:
+    """INV-1. Writing and reporting are in different threads."""
+    existed: list[bool] = []
+
+    class Looking(ReceivedInputs):
+        def __call__(self, event: inp.Input) -> None:
+            if isinstance(event, inp.BlockStored):
+                existed.append(path_of(tmp_path, event.sequence).exists())
+            super().__call__(event)
+
+    received = Looking()
+    with opened(tmp_path, received) as store:
+        for sequence in range(1, 31):
+            store.put(pending(sequence))
+            assert isinstance(received.next(), inp.BlockStored)
+    assert existed == [True] * 30
+
+
 def test_with_two_copies_block_is_not_stored_before_its_replica(tmp_path: Path) -> None:
     received, others = ReceivedInputs(), Others()
     others.let.clear()

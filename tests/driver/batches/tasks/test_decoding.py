@@ -365,6 +365,27 @@ def test_every_odd_record_comes_back_as_it_was_from_a_file_and_from_a_topic(tmp_
     assert [headers or None for headers in back] == [row["headers"] or None for row in kept]
 
 
+@pytest.mark.parametrize(
+    "name", ["topic", "partition", "life", "offset", "attempt", "batch_key", "batch_time", "cause"]
+)
+@pytest.mark.parametrize("value", [b"", b"x", b"-1", b"9" * 5000, "²".encode(), b"9999999999999999999", b"\xff"])
+def test_record_with_a_header_that_no_dead_letter_has_is_omitted(name: str, value: bytes, tmp_path: Path) -> None:
+    """Any producer can write into the topic."""
+    decoding = Decoding(tmp_path)
+    decoding.run(decoding.work({("a", 0): [ODD_ROWS[0]]}, headers=True), decode([], lambda _: json.loads("no")))
+    (found,) = decoding.found()
+    ((_, table),) = dead_letters.tables(decoding.storage, found)
+    made = as_records(table)
+    headers = made.column("headers").to_pylist()[0] or []
+    changed = [{**h, "value": value} if h["key"] == f"forebay.{name}" else h for h in headers]
+    assert changed != headers
+    odd = made.set_column(
+        made.schema.get_field_index("headers"), "headers", pa.array([changed], made.schema.field("headers").type)
+    )
+    is_valid = (name in ("topic", "cause") and value != b"\xff") or (name, value) == ("batch_key", b"-1")
+    assert of_records(pa.concat_tables([odd, made])).num_rows == 1 + is_valid
+
+
 @pytest.mark.parametrize("name", ["jobs:process", "_private:x", "a/b", "../..", "", "é:ü", "x" * 300])
 def test_an_output_s_name_is_a_safe_part_of_a_path(name: str) -> None:
     run = Run("s", KEY, dead_letters.output_folder(name), 1, 1)

@@ -17,6 +17,7 @@ from driver.journal import events as ev
 from driver.listeners.events import BatchCompleted, BatchFailed, RateChanged
 from forebay import messages as m
 from forebay.client import Client
+from forebay.client import events as parsing
 from forebay.client.events import parse_events
 from forebay.http.server import Server
 from forebay.model.errors import TurnedAwayError, UnreachableError
@@ -122,6 +123,15 @@ def test_client_that_accepts_nothing_is_dropped_and_the_others_go_on(monkeypatch
         await quick.task
 
     run(test)
+
+
+def test_event_of_many_lines_is_bounded_as_one_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-6."""
+    monkeypatch.setattr(parsing, "EVENT_BYTES_MAX", 1_000)
+    line = b"data: " + b"x" * 400 + b"\n"
+    assert [data for _, data, _ in parse_events([line, line, b"\n"])] == [b"x" * 800]
+    with pytest.raises(ValueError, match="an event has more than 1000 bytes"):
+        list(parse_events([line] * 3))
 
 
 def test_client_is_dropped_by_the_bytes_that_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as WirePartition
 
 from forebay.kafka.client import log_cuts
@@ -138,6 +138,8 @@ def test_points_and_ranges_of_an_older_leader_are_compared_with_the_newer_leader
     broker.create_topic(tp.topic, 1)
     produce(broker.options, tp, 78)
     transaction(broker.options, tp, 1, "commit")
+    # returns when the coordinator has recorded the end of the transaction: before, it would write the marker again after the kill
+    Producer({**broker.options, "transactional.id": f"{tp.topic}-commit"}).init_transactions(PATIENCE_SECONDS)
     with KafkaAdmin(broker.options) as admin:
         (before,) = admin.log_ends([tp]).values()
     broker.kill9()
