@@ -127,15 +127,15 @@ def read_state(storage: Storage, stream: str) -> State:
     return state
 
 
-def block_segments(storage: Storage, stream: str) -> list[str]:
-    """Return the paths of all block segments of the stream."""
+def listed_segments(storage: Storage, stream: str) -> list[str]:
+    """Return the paths of the block segments that the store lists."""
     return [path for path in storage.list(block_folder(stream)) if path.endswith(".seg")]
 
 
 def total_bytes(storage: Storage, stream: str) -> int:
     """Return the total size of all block segments, in bytes."""
     total = 0
-    for path in block_segments(storage, stream):
+    for path in listed_segments(storage, stream):
         with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
             total += storage.size(path)
     return total
@@ -178,7 +178,7 @@ def examine(
     ``readers``: segments read at the same time; 0: one for each processor. ``progress`` is called with bytes read, from several
     threads. Raises StoreError.
     """
-    paths = block_segments(storage, stream)
+    paths = listed_segments(storage, stream)
     accepted = _accepted(state, paths)
     view = journal_view(state)
     named = (*paths, *accepted)  # segments under clean-up are not in ``accepted``, and may still exist

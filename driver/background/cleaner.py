@@ -220,9 +220,16 @@ class Cleaner:
                     self._failed_actions.append(action)
                     self._failure = self._failure or failure
         self._loop.ask_all([CleanedUp(action.number) for action in done])
-        for action in done:
+        for _ in done:
             failpoints.hit("cleanup.after-done")
-            log.info("deleted WAL segment %s: no batch, cursor or rewind horizon needs it", action.path)
+        for folder, names in _by_folder(action.path for action in done).items():
+            if len(names) == 1:
+                log.info("deleted WAL segment %s/%s: no batch, cursor or rewind horizon needs it", folder, names[0])
+            else:
+                log.info(
+                    "deleted WAL segments %s/%s to %s (%d): no batch, cursor or rewind horizon needs them",
+                    folder, min(names), max(names), len(names),
+                )  # fmt: skip
 
     def _refuse_if_superseded(self) -> None:
         if self._wal is not None and self._wal.superseded():
@@ -292,6 +299,14 @@ class Cleaner:
 
 def _groups(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (items[at : at + size] for at in range(0, len(items), size))
+
+
+def _by_folder(paths: Iterable[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        found.setdefault(folder, []).append(name)
+    return found
 
 
 def _facts(storage: Storage, segment: _Candidate) -> SegmentFacts | StoreError | None:

@@ -6,6 +6,8 @@ listing does not show yet.
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from forebay.model.identifiers import numbered, timeline_of
@@ -39,6 +41,9 @@ class HistoryMeta(msgspec.Struct, frozen=True):
     actions: bool
 
 
+_CLAIM = re.compile(r"[0-9a-f]{16}")
+
+
 def claim_path(stream: str, epoch: int) -> str:
     """Return the path of an epoch's claim."""
     return f"{stream}/epochs/{epoch:016x}"
@@ -70,10 +75,20 @@ def segment_paths(storage: Storage, stream: str, epoch: int) -> list[str]:
         sequence += 1
 
 
-def newest_claim(storage: Storage, stream: str) -> int:
-    """Return the newest epoch that was ever claimed; 0 if none was. Raises StoreError."""
-    names = [path.rsplit("/", 1)[1] for path in storage.list(f"{stream}/epochs")]
-    newest = max((int(name, 16) for name in names), default=0)
+def listed_claims(storage: Storage, stream: str) -> set[int]:
+    """Return the epochs whose claims a listing shows. Files with other names are ignored. Raises StoreError."""
+    names = (path.rpartition("/")[2] for path in storage.list(f"{stream}/epochs"))
+    return {int(name, 16) for name in names if _CLAIM.fullmatch(name)}
+
+
+def newest_claim(storage: Storage, stream: str, known: int = 0) -> int:
+    """Return the newest epoch that was ever claimed; 0 if none was. Raises StoreError.
+
+    ``known``: an epoch that may have been claimed, and whose claim is asked for by name if the store's listing lacks it; 0: none.
+    """
+    newest = max(listed_claims(storage, stream), default=0)
+    if known > newest and storage.exists(claim_path(stream, known)):
+        newest = known
     while True:
         for following in (newest + 1 if newest else 0, numbered(timeline_of(newest) + 1, 1)):
             if following and storage.exists(claim_path(stream, following)):

@@ -84,6 +84,7 @@ class State(msgspec.Struct, dict=True, rename=WIRE_NAMES):
     copies: tuple[SnapshotCopy, ...] = ()  # the last two, the older first
     uncovered: dict[str, int] = {}  # released block → event that released it, while a copy does not contain that event
     unbarred: list[EndedEpoch] = []  # oldest first; only a store of whole objects needs barriers
+    ended_epochs: list[EndedEpoch] = []  # the newest ones, in the order in which they ended
     rebuilds: list[Rebuild] = []
     learned: LearnedRate | None = None
     direct: bool = False  # whether it is a direct stream's; also False for one that an older release began
@@ -177,6 +178,11 @@ class State(msgspec.Struct, dict=True, rename=WIRE_NAMES):
     def batch(self, number: int) -> Batch | None:
         """Return the batch with this number in the journal's timeline; None if the state does not hold it."""
         return self.batches.get(numbered(self.timeline, number))
+
+    def known_epochs(self) -> list[EndedEpoch]:
+        """Return the newest epochs of receivers, as if those that have not ended had ended now. Some are there twice."""
+        running = (EndedEpoch(known.receiver_id, known.epoch, known.segments) for known in self.receivers.values())
+        return [*self.ended_epochs, *self.unbarred, *running]  # an older release wrote only the second list
 
     def next_epoch(self) -> int:
         """Return the epoch of the next registration, of a receiver or a cursor's user."""

@@ -46,7 +46,7 @@ class Writer(msgspec.Struct, frozen=True):
 
 
 class EndedEpoch(msgspec.Struct, frozen=True):
-    """An epoch that ended while it could still write. No segment after number ``segments`` of it was ever deleted."""
+    """An epoch of a receiver. No segment after number ``segments`` of it was ever deleted."""
 
     receiver_id: str
     epoch: int
@@ -143,6 +143,8 @@ class Receiver(msgspec.Struct):
     accepted: Number = 0  # highest sequence of a block accepted under this epoch
     segments: int = 0  # highest sequence of a segment of this epoch that has an accepted block or was deleted
     past: tuple[str, ...] = ()  # superseded instances, newest first
+    claimed: bool = False  # whether this epoch ever got a token; always False if an older release registered it
+    deleted: int = 0  # highest sequence of a segment of this epoch that clean-up was to delete
 
 
 class Batch(msgspec.Struct, rename=WIRE_NAMES):

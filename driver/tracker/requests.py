@@ -7,7 +7,7 @@ its answer. One that only reads the state is a :class:`Read`; it is defined besi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -16,7 +16,7 @@ from driver.decisions.replay import HeldInKafka, RewindTo, no_spans
 from driver.journal import events as ev
 from driver.journal.history import FinishedBatch
 from driver.journal.state import State
-from driver.journal.state_parts import SnapshotCopy
+from driver.journal.state_parts import EndedEpoch, SnapshotCopy
 from driver.journal.statistics import BatchStatistics
 from driver.journal.versions import StateCommit
 from forebay import messages as m
@@ -300,11 +300,13 @@ class Barred(Answered[bool]):
 class NothingToAdopt(Answered[bool]):
     """Record that the WAL was searched and holds nothing at the position. Answer: whether the fault can be decided now.
 
-    ``adoptable_from``: the next offset that the WAL holds; -1: none.
+    ``adoptable_from``: the next offset that the WAL holds; -1: none. ``epochs``: those whose segments were looked up, as the
+    state knew them before the search.
     """
 
     search: Search
     adoptable_from: int
+    epochs: Sequence[EndedEpoch] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from recovery.rebuild.evidence import Evidence, FoundBlock
 from wal.blocks import decode_meta
 from wal.segments import layout
 from wal.segments.frame import Frame, FrameKind
+from wal.segments.names import block_segments
 from wal.segments.scan import Damage, Newer, read_frame, scan_segment
 from wal.storage import Storage
 
@@ -80,7 +81,7 @@ def read_evidence(journal_storage: Storage, wal: Storage, stream: str, topic_ids
         notes.append(f"the history beside the journal can't be read to its end; what was read is used: {error}")
     found: dict[str, FoundBlock] = {}
     elsewhere: dict[str, list[Block]] = defaultdict(list)
-    paths = _segments(wal, stream)
+    paths = _segments(wal, stream, copy)
     for path in paths:
         for one in _after(wal, path, copy, notes, elsewhere):
             known = found.get(one.block.id)
@@ -115,27 +116,9 @@ def _unchecked_topics(copy: State, found: Iterable[FoundBlock]) -> set[str]:
     }
 
 
-def _segments(wal: Storage, stream: str) -> list[str]:
-    """Return the block segments in order of receiver, epoch and sequence.
-
-    A store's listing may lag behind, so segments missing between and after the listed ones are looked up by name.
-    """
-    listed: dict[tuple[str, int], set[int]] = defaultdict(set)
-    for path in wal.list(layout.block_folder(stream)):
-        place = layout.parse_block(path)
-        if place is not None:
-            listed[place.receiver, place.epoch].add(place.sequence)
-    paths = []
-    for (receiver, epoch), sequences in sorted(listed.items()):
-        sequence, last = min(sequences), max(sequences)
-        while True:
-            path = layout.block_segment(stream, receiver, epoch, sequence)
-            if sequence in sequences or wal.exists(path):
-                paths.append(path)
-            elif sequence > last:
-                break
-            sequence += 1
-    return paths
+def _segments(wal: Storage, stream: str, copy: State) -> list[str]:
+    known = ((epoch.receiver_id, epoch.epoch, epoch.segments) for epoch in copy.known_epochs())
+    return block_segments(wal, stream, known)
 
 
 def _moved(wal: Storage, copy: State, elsewhere: Mapping[str, Sequence[Block]]) -> State:

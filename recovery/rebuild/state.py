@@ -14,7 +14,7 @@ from driver.journal.leadership import timeline
 from driver.journal.state import REPAIR_WRITER, State, is_void
 from driver.journal.state_parts import AttestedRange, Cleanup, EndedEpoch, Partition, Rebuild, RepeatedBatch, Replay
 from driver.journal.transitions.keyed_states import states_committed
-from driver.journal.transitions.receivers import UNBARRED_MAX
+from driver.journal.transitions.receivers import ENDED_MAX, UNBARRED_MAX
 from driver.journal.versions import KeyedVersions, StateCommit
 from forebay.model.identifiers import count_of, numbered
 from forebay.model.values import Block
@@ -109,6 +109,7 @@ def rebuilt(evidence: Evidence, new_timeline: int, time_ms: int, cause: str) -> 
         batch_count=number,
     )
     cleanups = _cleanups(copy, evidence.gone, numbered(new_timeline, 0))
+    unbarred = _unbarred(copy, evidence.found)
     state = msgspec.structs.replace(
         copy,
         timeline=new_timeline,
@@ -121,7 +122,8 @@ def rebuilt(evidence: Evidence, new_timeline: int, time_ms: int, cause: str) -> 
         cleanup_count=max(cleanups, default=numbered(new_timeline, 0)),
         partitions=partitions,
         receivers={},
-        unbarred=_ended(copy, evidence.found),
+        unbarred=unbarred,
+        ended_epochs=_ended(copy, unbarred),
         blocks=blocks,
         waiting=waiting,
         batches={},
@@ -182,7 +184,7 @@ def _new_commits(state: State, batch: FinishedBatch) -> Iterator[StateCommit]:
             yield commit
 
 
-def _ended(copy: State, found: Iterable[FoundBlock]) -> list[EndedEpoch]:
+def _unbarred(copy: State, found: Iterable[FoundBlock]) -> list[EndedEpoch]:
     """Return the known receiver epochs of the lost journal: objects that they sent may still arrive in the store."""
     segments = {(ended.receiver_id, ended.epoch): ended.segments for ended in copy.unbarred}
     segments |= {(receiver.receiver_id, receiver.epoch): receiver.segments for receiver in copy.receivers.values()}
@@ -192,6 +194,15 @@ def _ended(copy: State, found: Iterable[FoundBlock]) -> list[EndedEpoch]:
             segments[place[1:3]] = max(segments.get(place[1:3], 0), place.sequence)
     newest = sorted(segments, key=lambda writer: writer[1])[-UNBARRED_MAX:]
     return [EndedEpoch(*writer, segments[writer]) for writer in newest]
+
+
+def _ended(copy: State, unbarred: Iterable[EndedEpoch]) -> list[EndedEpoch]:
+    """Return the epochs that a search knows as ended. Those of ``unbarred`` are kept as the newest: some of them still run."""
+    segments = {(ended.receiver_id, ended.epoch): ended.segments for ended in copy.ended_epochs}
+    for ended in unbarred:
+        writer = (ended.receiver_id, ended.epoch)
+        segments[writer] = max(ended.segments, segments.pop(writer, 0))
+    return [EndedEpoch(*writer, count) for writer, count in segments.items()][-ENDED_MAX:]
 
 
 def _unclaimed(partition: Partition) -> Partition:

@@ -40,11 +40,13 @@ def refuse_intact(journal_storage: Storage, wal: Storage, stream: str, copy: Sta
     A driver can lead it if the journal is complete, has the WAL's newest timeline, and is not older than ``copy``, the newest
     snapshot copy. Raises NewerVersionError if a newer release wrote the journal, StoreError.
     """
-    newest, marked = newest_claim(journal_storage, stream), timeline.newest_marker(wal, stream)
+    marked = timeline.newest_marker(wal, stream)
+    first = numbered(marked, 1) if marked else 0
+    newest = newest_claim(journal_storage, stream, first)
     if not newest or timeline_of(newest) != marked:
         return
     try:
-        state = journal.read_beside_a_writer(journal_storage, stream).state
+        state = journal.read_beside_a_writer(journal_storage, stream, first).state
         same = first_claim(journal_storage, stream, marked) == wal.read(layout.timeline_marker(stream, marked))
     except (CorruptionError, BrokenInvariant, FileNotFoundError, timeline.TimelineFound):
         return
@@ -98,6 +100,7 @@ def steps(
         marker = layout.timeline_marker(stream, older)
         content = wal.read(marker)
         claims.decode(content, marker)  # a damaged claim would be another journal's for every later driver
+        wal.put_new(marker, content)  # its name may not be durable, if its rebuild was killed
         _put_claim(journal_storage, stream, older, content)
     _put_claim(journal_storage, stream, new_timeline, claim)
     yield "claimed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import itertools
 from pathlib import Path
 
@@ -390,6 +391,7 @@ def test_records_from_kafka_are_encrypted_with_the_current_key(logged: Logged, t
     frame = read_frame(logged.wal, named.handle)
     assert block_of_frame(frame, named.handle.path).meta.key_id == "new"
     assert b"value 0 of 0" not in bytes(frame.payload)
+    assert named.meta.sha256 == hashlib.sha256(frame.payload).digest() != block.meta.sha256
     plan = planned(logged)
     assert not plan.open and plan.counts == {"whole": 1}
 

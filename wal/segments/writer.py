@@ -19,7 +19,7 @@ from forebay.model.errors import FencedError, OutOfSpaceError, StoreError
 from forebay.model.values import Handle
 from forebay.process import failpoints
 from wal.segments.encoding import check_lengths, frame_pieces
-from wal.segments.frame import HEADER_LENGTH, FrameKind, SegmentHeader, aligned
+from wal.segments.frame import HEADER_LENGTH, FrameKind, SegmentHeader, aligned, parse_header
 from wal.segments.payload import Payload
 from wal.storage import AppendFile, Storage, store_error
 
@@ -369,13 +369,26 @@ class LogWriter:
             _pass("wal.after-sync", whole.path)
 
     def _holds(self, whole: _Object) -> bool:
+        """Return whether the store has ``whole``; False if another writer has put its own object there.
+
+        Raises StoreError, also if the object is damaged or was not read whole: then it may be this writer's own.
+        """
         try:
-            return self._storage.read(whole.path, 0, len(whole.data) + 1) == whole.data
+            data = self._storage.read(whole.path, 0, len(whole.data) + 1)
         except FileNotFoundError:
             raise StoreError(
                 f"segment {whole.path} existed already, and was deleted before it could be compared: look for another "
                 "clean-up of the store, such as a lifecycle rule"
             ) from None
+        if data == whole.data:
+            return True
+        there, own = parse_header(data), parse_header(whole.data)
+        if isinstance(there, str) or isinstance(own, str) or there.uid == own.uid:
+            raise StoreError(
+                f"segment {whole.path} exists already, and is not what this writer sent: its object is damaged, or was not read "
+                "whole"
+            )
+        return False
 
     def _seal(self) -> None:
         """Seal the open segment, if there is one: it is never written or synced again."""

@@ -48,6 +48,8 @@ ONE_PUT_BYTES_MAX = 5 << 30
 #: parts of one object sent at the same time; connections kept
 PARTS_AT_ONCE = 4
 CONNECTIONS_MAX = 32
+#: objects that are asked for at the same time: each group has the time of one request
+_ASKED_TOGETHER = 256
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{1,254}")  # abfs: container@account
 #: scheme → the package with its file system, and the options that make it create only if absent
@@ -153,10 +155,7 @@ class ObjectStorage:
             except (BrokenConnectionError, UploadEndedError) as error:
                 # a store that refuses before it has read everything may close the connection, and its answer is lost;
                 # behind a proxy that repeats requests, an upload in parts ends so each time
-                try:
-                    ours = self._holds(key, whole)
-                except StoreError:
-                    raise error from None
+                ours = self._holds_after(error, key, whole)
             else:
                 return
             if not ours:
@@ -166,7 +165,15 @@ class ObjectStorage:
 
     def replace(self, path: str, data: Buffer) -> None:
         key, whole = self._key(path), bytes(data)
-        self._repeated(lambda: self._put(key, whole, create=False))
+
+        def put() -> None:
+            try:
+                self._put(key, whole, create=False)
+            except UploadEndedError as error:
+                if not self._holds_after(error, key, whole):
+                    raise
+
+        self._repeated(put)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         key = self._key(path)
@@ -198,9 +205,12 @@ class ObjectStorage:
 
     def existing(self, paths: Sequence[str]) -> Paths:
         """See :class:`~wal.storage.protocol.AsksTogether`."""
-        keys = [self._key(path) for path in paths]
-        found = self._repeated(lambda: self._exist(keys))
-        return [path for path, exists in zip(paths, found, strict=True) if exists]
+        there: list[str] = []
+        for at in range(0, len(paths), _ASKED_TOGETHER):
+            asked = paths[at : at + _ASKED_TOGETHER]
+            found = self._repeated(partial(self._exist, [self._key(path) for path in asked]))
+            there += (path for path, exists in zip(asked, found, strict=True) if exists)
+        return there
 
     def list(self, prefix: str) -> Paths:
         folder = f"{self._root}/{check_path(prefix)}" if prefix else self._root
@@ -270,6 +280,13 @@ class ObjectStorage:
         except FileNotFoundError:  # deleted since
             raise TransientError(f"{self._scheme}://{key} was deleted between two requests") from None
 
+    def _holds_after(self, error: StoreError, key: str, whole: bytes) -> bool:
+        """Return whether a put that ended with ``error`` has stored the object. Raises ``error`` if the store does not answer."""
+        try:
+            return self._holds(key, whole)
+        except StoreError:
+            raise error from None
+
     def _get(self, key: str, offset: int, length: int | None) -> bytes:
         until = None if length is None else offset + length
         try:
@@ -291,7 +308,8 @@ class ObjectStorage:
             return await asyncio.gather(*first_bytes, return_exceptions=True)
 
         found: list[bool] = []
-        answers = self._call("get", f"{', '.join(keys)} can't be read", ask, times=len(keys))
+        more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+        answers = self._call("get", f"{keys[0]}{more} can't be read", ask, times=len(keys))
         for key, answer in zip(keys, answers, strict=True):
             if isinstance(answer, Exception):
                 error = translated(answer, f"{self._scheme}://{key} can't be read", self._limits.request_seconds)

@@ -111,8 +111,9 @@ class Adopter:
         try:
             if not (yield from self._bar()):
                 return ROUND_SECONDS
+            epochs: list[EndedEpoch] = yield ReadEpochs()
             yield "search"  # every writer of these partitions was settled before
-            found = self._search.find(ready)
+            found = self._search.find(ready, epochs)
         except (StoreError, UnreachableError, NewerVersionError) as error:
             for search in ready:
                 yield from self._block_adoption(search, str(error))
@@ -135,7 +136,7 @@ class Adopter:
                     yield from self._block_adoption(search, str(error))
                     return BLOCKED_SECONDS
                 due = BLOCKED_SECONDS if blocked else ROUND_SECONDS  # ranges that do not touch may remain
-            elif not (yield NothingToAdopt(search, next_from(orphans, search))):
+            elif not (yield NothingToAdopt(search, next_from(orphans, search), epochs)):
                 due = ROUND_SECONDS
         return due
 
@@ -321,6 +322,14 @@ class ReadLeftoverClaim(Read[bool]):
 
     def read(self, state: State) -> bool:
         return any(writer.receiver_id == ADOPTER for p in state.partitions.values() for writer in p.writers)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEpochs(Read[list[EndedEpoch]]):
+    """Reads the newest epochs of receivers, as :meth:`State.known_epochs`."""
+
+    def read(self, state: State) -> list[EndedEpoch]:
+        return state.known_epochs()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from driver.background.adoption.orphans import Orphan, covering, eligible, until
+from driver.journal.state_parts import EndedEpoch
 from driver.tracker.requests import Search
 from forebay.model.errors import (
     CorruptionError,
@@ -20,8 +21,8 @@ from forebay.model.records import as_source
 from forebay.model.values import Handle, TopicPartition
 from wal.blocks import block_of_frame, decode_meta
 from wal.blocks.encryption import KeyRing, plain_payload
-from wal.segments import layout
 from wal.segments.frame import Frame, FrameKind
+from wal.segments.names import block_segments
 from wal.segments.scan import Damage, Newer, read_frame, scan_segment
 from wal.storage import Storage
 
@@ -54,11 +55,14 @@ class OrphanSearch:
         self._refused: set[Handle] = set()
         self._passed_over: set[tuple[str, int]] = set()
 
-    def find(self, searches: Sequence[Search]) -> dict[TopicPartition, list[Orphan]]:
-        """Return the eligible orphans for each search, by one pass over the WAL."""
+    def find(self, searches: Sequence[Search], epochs: Iterable[EndedEpoch]) -> dict[TopicPartition, list[Orphan]]:
+        """Return the eligible orphans for each search, by one pass over the WAL.
+
+        ``epochs``: the newest epochs that the journal knows, whether they have ended or not.
+        """
         found: dict[TopicPartition, list[Orphan]] = {search.tp: [] for search in searches}
         wanted = {search.tp: search for search in searches}
-        for path in self._segments():
+        for path in self._segments(epochs):
             for orphan in self._in_segment(path, wanted):
                 found[orphan.held.tp].append(orphan)
         # after the pass: an id that is the same now was the same when each block was polled
@@ -84,24 +88,11 @@ class OrphanSearch:
         assert self._wal is not None
         return self._wal
 
-    def _segments(self) -> Iterable[str]:
-        """Iterate over all block segments. A store's listing may be outdated, so the segments after the last listed one of each
-        epoch are looked up by name."""
+    def _segments(self, epochs: Iterable[EndedEpoch]) -> Sequence[str]:
         if self._wal is None:
-            return
-        last: dict[tuple[str, int], int] = {}
-        for path in self._required_wal.list(layout.block_folder(self._stream)):
-            place = layout.parse_block(path)
-            if place is not None:
-                writer = (place.receiver, place.epoch)
-                last[writer] = max(last.get(writer, 0), place.sequence)
-                yield path
-        for (receiver, epoch), sequence in last.items():
-            path = layout.block_segment(self._stream, receiver, epoch, sequence + 1)
-            while self._required_wal.exists(path):
-                yield path
-                sequence += 1
-                path = layout.block_segment(self._stream, receiver, epoch, sequence + 1)
+            return ()
+        known = ((epoch.receiver_id, epoch.epoch, epoch.segments) for epoch in epochs)
+        return block_segments(self._wal, self._stream, known, self.refuse_if_stopping)
 
     def _in_segment(self, path: str, wanted: Mapping[TopicPartition, Search]) -> list[Orphan]:
         """Return the orphans in a segment. This does not need the journal: a range that ends after the position was never

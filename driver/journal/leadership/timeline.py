@@ -30,13 +30,11 @@ def newest_marker(wal: Storage, stream: str) -> int:
     return timeline
 
 
-def refuse_other(journal: Storage, wal: Storage, stream: str, claimed: int) -> int:
-    """Return the newest timeline of the WAL. Call it before an epoch is claimed.
+def refuse_other(journal: Storage, wal: Storage, stream: str, claimed: int, marked: int) -> None:
+    """Raise TimelineFound if the journal is not of the WAL's newest timeline. Call it before an epoch is claimed.
 
-    ``claimed``: the timeline of the journal's newest claim; 0 if the journal is empty. Raises TimelineFound if it is not the
-    WAL's newest timeline; StoreError.
+    ``claimed``: the timeline of the journal's newest claim; 0 if the journal is empty. ``marked``: the WAL's newest timeline.
     """
-    marked = newest_marker(wal, stream)
     if marked and not claimed:
         raise TimelineFound(
             f"the journal at {journal.url} is empty, but the WAL at {wal.url} holds stream {stream!r} "
@@ -47,7 +45,6 @@ def refuse_other(journal: Storage, wal: Storage, stream: str, claimed: int) -> i
         raise unfinished(journal, stream, marked)
     if claimed > max(marked, 1):
         raise _belongs_elsewhere(journal, wal, stream)
-    return marked
 
 
 def unfinished(journal: Storage, stream: str, timeline: int) -> TimelineFound:

@@ -95,8 +95,10 @@ def opening_steps(
 ) -> Generator[str, None, tuple[Journal, State]]:
     """Do :func:`lead` step by step: yield the name of each completed step, return (journal, state). Between steps, the simulation
     crashes drivers and runs others. The caller then calls :meth:`Journal.drop_superseded`."""
-    newest = newest_claim(storage, stream)
-    marked = timeline.refuse_other(storage, wal, stream, timeline_of(newest)) if wal is not None else 0
+    marked = timeline.newest_marker(wal, stream) if wal is not None else 0
+    newest = newest_claim(storage, stream, numbered(marked, 1) if marked else 0)
+    if wal is not None:
+        timeline.refuse_other(storage, wal, stream, timeline_of(newest), marked)
     epoch = newest + 1 if newest else numbered(1, 1)
     while True:
         claim = claims.Claim(epoch=epoch, owner=owner, time_ms=wall_ms).encode()
@@ -111,7 +113,9 @@ def opening_steps(
     claimed(epoch)
     yield "claimed"
     failpoints.hit("journal.opening")
-    stored = read_beside_a_writer(storage, stream)  # a paused older driver may wake and delete superseded segments
+    stored = read_beside_a_writer(
+        storage, stream, epoch
+    )  # a paused older driver may wake and delete superseded segments
     if stored.epoch == epoch:  # led by an older release, which makes no marks
         raise CorruptionError(
             claim_path(stream, epoch), 0,

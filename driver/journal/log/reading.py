@@ -46,14 +46,14 @@ class StoredJournal:
     corrections: tuple[str, ...] = ()
 
 
-def read(storage: Storage, stream: str) -> StoredJournal:
-    """Read the journal of ``stream``. Only the newest timeline counts.
+def read(storage: Storage, stream: str, known: int = 0) -> StoredJournal:
+    """Read the journal of ``stream``. Only the newest timeline counts. ``known``: as of :func:`newest_claim`.
 
     Raises CorruptionError, also if the snapshot of an epoch that led is missing, or if fewer events are found than the lease
     calls durable (INV-5); NewerVersionError; StoreError; BrokenInvariant if intact events contradict each other.
     """
     seen = evidence.witness(storage, stream)
-    newest = newest_claim(storage, stream)
+    newest = newest_claim(storage, stream, known)
     if seen.epoch > newest:
         raise CorruptionError(
             claim_path(stream, seen.epoch), 0, "the claim is missing, but the lease names this epoch as one that led; start the "
@@ -156,23 +156,23 @@ class _Objects:
         return self._data[path]
 
 
-def read_beside_a_writer(storage: Storage, stream: str, attempts: int = 10) -> StoredJournal:
+def read_beside_a_writer(storage: Storage, stream: str, known: int = 0, *, attempts: int = 10) -> StoredJournal:
     """Do :func:`read` while a driver may be running and may delete superseded segments.
 
     If a segment disappears, the reader starts again, up to ``attempts`` times. It reports damage only if it finds the same damage
-    twice. Raises as :func:`read`.
+    twice. ``known``, and what it raises: as :func:`read`.
     """
     damage = ""
     for _ in range(attempts - 1):
         try:
-            return read(storage, stream)
+            return read(storage, stream, known)
         except FileNotFoundError:
             continue
         except CorruptionError as error:
             if damage == str(error):
                 raise
             damage = str(error)
-    return read(storage, stream)
+    return read(storage, stream, known)
 
 
 def snapshot_in(source: Readable, path: str, corrections: list[str] | None = None) -> State | None:

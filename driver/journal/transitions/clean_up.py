@@ -5,7 +5,7 @@ from __future__ import annotations
 from driver.journal import events as ev
 from driver.journal.state import BrokenInvariant, State
 from driver.journal.state_parts import Cleanup, SnapshotCopy
-from driver.journal.transitions.receivers import count_segment
+from driver.journal.transitions.receivers import count_segment, delete_segment
 from forebay.model.values import Block
 
 
@@ -60,6 +60,7 @@ def cleanup_intended(state: State, event: ev.CleanupIntended) -> None:
     state.cleaning_segments.update(dict.fromkeys(event.segments, True))
     for path in event.segments:
         count_segment(state, path)
+        delete_segment(state, path)
 
 
 def _is_named(state: State, block_id: str, host: str) -> bool:

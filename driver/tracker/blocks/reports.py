@@ -9,6 +9,7 @@ from driver.tracker.decision import Recorder
 from forebay import messages as m
 from forebay.model.errors import RefusedError, UsageError
 from forebay.model.values import Block, BlockRange
+from wal.segments.layout import parse_block
 
 
 class Reports:
@@ -35,6 +36,8 @@ class Reports:
                 results.append(m.BlockResult(block_id=meta.id, accepted=True))  # reported again: the same answer
                 continue
             stale = tuple(s for r in meta.ranges if (s := self._stale(r, request)) is not None)
+            if not stale and self._is_deleted(block):
+                stale = tuple(self._stale_for(r, "segment") for r in meta.ranges)
             kept = self._replicas.without_unknown(block)
             if not stale and kept is None:
                 # the receiver cuts the block again and copies it to its present host
@@ -63,6 +66,15 @@ class Reports:
                 f"replicas of receiver {meta.receiver_id!r}",
                 "no-second-host",
             )
+
+    def _is_deleted(self, block: Block) -> bool:
+        """Whether the block's segment, or a later one, was deleted before the block was reported (INV-1).
+
+        Clean-up deletes a segment whose end is torn: what a failed write left holds nothing. But a damaged disk may have cut off
+        a block that its receiver still knows.
+        """
+        place = parse_block(block.handle.path) if block.in_wal else None
+        return place is not None and 0 < place.sequence <= self._recorder.state.receivers[place.receiver].deleted
 
     def _stale(self, r: BlockRange, request: m.ReportRequest) -> m.StaleRange | None:
         """Return the reason why the range can't be accepted; None if it can."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from driver.journal import events as ev
+from driver.journal.state_parts import EndedEpoch
 from driver.tracker.decision import Recorder
 from driver.tracker.partitions.commands import Commands
 from driver.tracker.partitions.faults import Faults
@@ -56,6 +59,14 @@ class Adoption:
         self._recorder.apply(*barred)
         return len(barred) == len(barriers)
 
+    def _are_as_before(self, epochs: Iterable[EndedEpoch]) -> bool:
+        before = {(epoch.receiver_id, epoch.epoch): epoch.segments for epoch in epochs}
+        state = self._recorder.state
+        return all(
+            before.get((ended.receiver_id, ended.epoch), ended.segments) == ended.segments
+            for ended in (*state.ended_epochs, *state.unbarred)
+        )
+
     def nothing_found(self, request: NothingToAdopt, now_ms: int) -> bool:
         """Journal that the WAL holds nothing at the fault's position. Return False if the journal has moved on since."""
         search = request.search
@@ -67,6 +78,8 @@ class Adoption:
             or (partition.incarnation.number, partition.position) != (search.incarnation, search.position)
             # the owner of a newer token may write since the search began; all others were settled, and stay so
             or partition.token != search.token
+            # a segment that clean-up deleted meanwhile looks like the end of its epoch, and later ones may be there
+            or not self._are_as_before(request.epochs)
         ):
             return False
         self._faults.block(search.tp, "")

@@ -105,6 +105,24 @@ def test_intended_segment_is_deleted_and_the_deletion_is_reported() -> None:
     assert cleaned.loop.requests == [CleanedUp(7)]
 
 
+def test_the_log_has_one_line_for_the_deleted_segments_of_an_epoch(caplog: pytest.LogCaptureFixture) -> None:
+    """On an object store there are several each second."""
+    cleaned = Cleaned()
+    names = [
+        layout.block_segment(STREAM, receiver, 1, number) for receiver, number in (("r1", 2), ("r1", 4), ("r2", 1))
+    ]
+    for number, name in enumerate(names):
+        cleaned.wal.put_new(name, b"")
+        cleaned.cleaner.perform(DeleteSegment(number, name))
+    with caplog.at_level("INFO"):
+        cleaned.cleaner.act()
+    assert [" ".join(record.getMessage().split()[:6]) for record in caplog.records] == [
+        f"deleted WAL segments {names[0]} to 00000004.seg",
+        f"deleted WAL segment {names[2]}: no batch,",
+    ]
+    assert cleaned.wal.list("") == [SEGMENT]
+
+
 def test_a_cleaner_whose_journal_was_rebuilt_deletes_no_segment() -> None:
     """INV-4, INV-8: the new timeline may need it again. The rebuild came between the intent and the deletion."""
     cleaned = Cleaned()

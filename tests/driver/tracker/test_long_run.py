@@ -23,6 +23,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """What happens every hour or so in the product happens many times."""
     monkeypatch.setattr(journal, "SNAPSHOT_EVENTS", 500)
     monkeypatch.setattr(receivers, "UNBARRED_MAX", 2)
+    monkeypatch.setattr(receivers, "ENDED_MAX", 2)
     monkeypatch.setattr(receivers, "PAST_INSTANCES", 2)
 
 

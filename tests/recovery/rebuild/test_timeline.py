@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from random import Random
+from typing import cast
 
 import pytest
 
 from driver.journal import history
+from driver.journal.files import claim_path
 from driver.journal.leadership.lease import LeaseKeeper, lease_path
 from driver.journal.leadership.timeline import TimelineFound
 from driver.journal.log import opening
@@ -18,8 +21,10 @@ from recovery import audit, rebuild
 from tests.support.state.lost_journal import Lost, numbers
 from tests.support.state.tracked import STREAM, offsets, tracker_options
 from tests.support.stores.forgetful import Crash, ForgetfulStorage
+from tests.support.stores.unlisted import Unlisted
 from wal.segments import layout
 from wal.segments.payload import checksum
+from wal.storage import Storage
 
 
 def test_a_journal_that_lost_a_segment_or_its_end_is_rebuilt() -> None:
@@ -130,6 +135,28 @@ def test_no_driver_leads_an_empty_journal_after_a_kill_at_any_step(appendable: b
             assert audit.report(state, history.read(lost.journal, STREAM)).clean
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_marker_of_a_killed_rebuild_is_durable_when_the_next_one_has_ended(seed: int) -> None:
+    """INV-5. The kill came before the marker's name was durable, and a power loss of the WAL's host comes later."""
+    for step in itertools.count(1):
+        wal = ForgetfulStorage("forgetful://wal")
+        lost = Lost(wal=wal)
+        epoch = lost.t.register()
+        lost.take_in(epoch, offsets(0, 10, lost.t.claim(epoch).view.token))
+        lost.copy()
+        wal.crash_at_step = wal.steps + step
+        try:
+            lost.rebuild()
+        except Crash:
+            wal.crash_process()
+        else:
+            assert step > 5
+            break
+        lost.rebuild()
+        wal.crash_host(Random(seed))
+        assert lost.lead().partitions["t/0"].position == 10, step
+
+
 def test_paused_rebuild_changes_nothing_after_another_one() -> None:
     """INV-4: its timeline is an older one."""
     lost = Lost()
@@ -151,6 +178,22 @@ def test_paused_rebuild_changes_nothing_after_another_one() -> None:
     with pytest.raises(FencedError, match="rebuilt"):
         list(slow)
     assert lost.lead().timeline == 3
+
+
+def test_a_rebuilt_journal_is_led_and_not_rebuilt_again_if_its_claim_is_not_listed() -> None:
+    """INV-5: the WAL's marker names its timeline, so the claim is asked for by name."""
+    lost = Lost()
+    lost.copy()
+    for path in lost.journal.list(""):
+        lost.journal.delete(path)
+    lost.rebuild()
+    whole = lost.journal
+    lost.journal = cast(Storage, Unlisted(whole, {claim_path(STREAM, numbered(2, 1))}))
+    copy, _, _ = rebuild.newest_copy(lost.wal, STREAM)
+    with pytest.raises(RefusedError, match="is whole"):
+        rebuild.refuse_intact(lost.journal, lost.wal, STREAM, copy)
+    assert lost.lead().timeline == 2
+    assert whole.exists(claim_path(STREAM, numbered(2, 2)))
 
 
 def test_driver_paused_during_several_rebuilds_is_fenced() -> None:

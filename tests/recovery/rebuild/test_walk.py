@@ -10,13 +10,16 @@ import pytest
 
 from driver.journal import events as ev
 from driver.journal.log.encoding import EncodedState
-from driver.journal.transitions import apply
+from driver.journal.state_parts import EndedEpoch
+from driver.journal.transitions import apply, receivers
 from forebay.model.errors import CorruptionError
 from forebay.model.identifiers import numbered
 from forebay.model.values import Gap
 from recovery import audit, rebuild
 from tests.support.state.lost_journal import Lost, damage
 from tests.support.state.tracked import STREAM, offsets
+from tests.support.stores.unlisted import Unlisted
+from wal.storage import Storage
 
 
 def test_walk_takes_accepted_blocks_and_no_orphan() -> None:
@@ -120,6 +123,39 @@ def test_frames_after_missing_offsets_are_not_taken_but_reported() -> None:
     assert plan.state.partitions["t/0"].position == 10
     (gap,) = plan.missing_offsets
     assert (gap.topic, gap.partition, gap.position, gap.next_from) == ("t", 0, 10, 20)
+
+
+def test_blocks_are_found_if_a_listing_omits_all_of_an_epoch_that_the_copy_knows() -> None:
+    """A store's listing may be older than its newest objects."""
+    lost = Lost()
+    epoch = lost.t.register()
+    token = lost.t.claim(epoch).view.token
+    lost.copy()
+    blocks = [lost.take_in(epoch, offsets(at, at + 10, token)) for at in (0, 10)]
+    wal = cast(Storage, Unlisted(lost.wal, {block.handle.path for block in blocks}))
+    evidence = rebuild.read_evidence(lost.journal, wal, STREAM, lost.topic_ids)
+    assert rebuild.rebuilt(evidence, 2, 9, "test").state.partitions["t/0"].position == 20
+
+
+def test_running_epochs_stay_known_as_ended_ones_however_many_ended_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-2: what they sent may still arrive in the store."""
+    for maximum in ("ENDED_MAX", "UNBARRED_MAX"):
+        monkeypatch.setattr(receivers, maximum, 2)
+        monkeypatch.setattr("recovery.rebuild.state." + maximum, 2)
+    lost = Lost()
+    running = lost.t.register()
+    lost.take_in(running, offsets(0, 10, lost.t.claim(running).view.token))
+    for number in range(4):
+        for ended in lost.t.state.unbarred:
+            apply(lost.t.state, ev.EpochBarred(ended.receiver_id, ended.epoch))
+        lost.t.claim(lost.t.register(receiver="r9", instance=f"i{number}"), 1, receiver="r9")
+    for ended in lost.t.state.unbarred:
+        apply(lost.t.state, ev.EpochBarred(ended.receiver_id, ended.epoch))
+    lost.copy()
+    state = lost.rebuild().state
+    assert [known.receiver_id for known in state.unbarred] == ["r1", "r9"]
+    assert [known.receiver_id for known in state.ended_epochs] == ["r1", "r9"]
+    assert state.ended_epochs[0] == EndedEpoch("r1", running, 1)
 
 
 def test_incarnation_unknown_to_the_copy_begins_as_its_frames_show() -> None:

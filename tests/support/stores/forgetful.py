@@ -184,6 +184,11 @@ class ForgetfulStorage:
         inode = self._durable.get(path)
         return 0 if inode is None or self._cached.get(path) is not inode else inode.durable_bytes
 
+    def has_durable(self, prefix: str) -> bool:
+        """Whether a file below ``prefix`` has bytes that no crash can take."""
+        start = f"{prefix}/"
+        return any(path.startswith(start) and self.durable_bytes(path) for path in self._durable)
+
     def durable_sizes(self, prefix: str) -> dict[str, int]:
         """:meth:`durable_bytes` of every file below ``prefix`` that has any, by path, sorted."""
         start = f"{prefix}/"
@@ -223,6 +228,8 @@ class ForgetfulStorage:
             raise failure
         self._step()
         if check_path(path) in self._cached:
+            self._durable[path] = self._cached[path]  # the folder is synced also if another writer created it
+            self._step()
             if self._cached[path].data == bytes(data):
                 return
             raise _exists(path)

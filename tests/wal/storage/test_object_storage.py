@@ -93,6 +93,30 @@ def test_several_names_are_asked_for_at_the_same_time(s3: Store, monkeypatch: py
     assert asked == [3]  # one after the other, the first would have to be repeated
 
 
+def test_many_names_are_asked_for_in_groups_that_each_have_the_time_of_one_request(
+    s3: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-6: thousands at the same time would exceed it whatever the store does, and so would each repetition."""
+    s3.begin()
+    storage = s3.open()
+    assert isinstance(storage, ObjectStorage)
+    names = [f"n{number}" for number in range(600)]
+    groups: list[int] = []
+    waiting: list[str] = []
+
+    async def absent(key: str, start: int, end: int) -> bytes:
+        waiting.append(key)
+        await asyncio.sleep(0)  # all others of the group are sent before one is answered
+        if waiting:
+            groups.append(len(waiting))
+            waiting.clear()
+        raise FileNotFoundError(key)
+
+    monkeypatch.setattr(storage._process().files, "_cat_file", absent)
+    assert existing(storage, names) == []
+    assert groups == [256, 256, 88]
+
+
 def test_the_failure_of_one_of_several_questions_is_raised(s3: Store) -> None:
     """INV-4: a driver that was not answered does not go on as if nothing existed."""
     s3.begin()

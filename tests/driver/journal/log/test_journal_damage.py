@@ -337,6 +337,17 @@ def test_a_reader_refuses_a_journal_whose_newest_claim_is_lost(storage: Storage)
     assert Driver(storage).state == driver.state
 
 
+@pytest.mark.parametrize("name", ["README", "1", "00000100000000010", "00000100000000ZZ"])
+def test_a_foreign_file_beside_the_claims_is_ignored(storage: Storage, name: str) -> None:
+    driver = Driver(storage)
+    driver.write(3)
+    driver.stop()
+    storage.put_new(f"{STREAM}/epochs/{name}", b"x")
+    assert journal.read(storage, STREAM).state == driver.state
+    again = Driver(storage)
+    assert again.journal.epoch == driver.journal.epoch + 1
+
+
 def lead_with(storage: Storage, wal: Storage) -> Journal:
     return opening.lead(storage, STREAM, "test", 1_000, lambda: 1.0, lambda: next(uids), wal=wal)[0]
 

@@ -7,9 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from driver.decisions.clean_up import CleanSegment
+from driver.journal.state import State
+from driver.journal.transitions import apply
 from forebay import messages as m
 from forebay.model.errors import UsageError
 from tests.support.state.tracked import STREAM, Tracked, fault, offsets
+from wal.decisions.retention import SegmentFacts
 
 
 def test_a_block_that_continues_the_position_is_accepted_and_moves_it() -> None:
@@ -30,6 +34,24 @@ def test_a_repeated_block_id_gets_the_same_answer_and_is_taken_once() -> None:
     before = len(t.events)
     assert t.report(epoch, block)[0].accepted
     assert len(t.events) == before
+
+
+def test_a_block_whose_segment_was_deleted_is_refused_and_cut_again() -> None:
+    """INV-1: a damaged disk cut it off, so clean-up saw a torn end, and its receiver still knows it."""
+    t = Tracked()
+    epoch = t.register()
+    token = t.claim(epoch).view.token
+    first, second = (f"{STREAM}/blocks/r1/{epoch:016x}/{sequence:08}.seg" for sequence in (1, 2))
+    block = t.block(epoch, [offsets(0, 10, token)], path=first)
+    assert t.decide(CleanSegment(SegmentFacts(first, True, False, ()), "r1", epoch, t.now_ms)).actions
+    (result,) = t.report(epoch, block)
+    assert [(s.reason, s.token, s.position) for s in result.stale] == [("segment", token, 0)]
+    assert t.state.partitions["t/0"].position == 0
+    t.take_in(epoch, token, 10, path=second)
+    replayed = State(stream=STREAM, timeline=1)
+    for event in t.events:
+        apply(replayed, event)
+    assert replayed == t.state
 
 
 @pytest.mark.parametrize(("start", "until"), [(5, 15), (11, 20), (0, 10)])
