@@ -76,10 +76,14 @@ def _explore(first: int, runs: int | None, steps: int, out: Path, variant: str) 
 
 
 def _night(first: int, seconds: float, workers: int | None, steps: int, out: Path) -> int:
-    explored = night.explore(seconds, first, workers, steps)
     out.mkdir(parents=True, exist_ok=True)
     path = out / "simulation.md"
-    path.write_text(night.report(explored, first, out))
+
+    def write(explored: night.Explored) -> None:
+        path.write_text(night.report(explored, first, out))
+
+    explored = night.explore(seconds, first, workers, steps, failed=write)  # it may be stopped before its time
+    write(explored)
     print(
         f"{explored.runs} runs, {explored.rate:.1f} a second on a core, {len(explored.reached)} decisions reached",
         flush=True,

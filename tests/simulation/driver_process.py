@@ -262,9 +262,8 @@ class DriverProcess:
         )
         pause("claim")
         next(opening)
-        epoch = max(int(path.rpartition("/")[2], 16) for path in world.journal.paths(f"{world.stream}/epochs"))
         self._lease = LeaseKeeper(
-            world.journal, world.stream, epoch, owner=self.name, url="", duration_seconds=LEASE_SECONDS
+            world.journal, world.stream, self._newest_epoch(), owner=self.name, url="", duration_seconds=LEASE_SECONDS
         )
         with contextlib.suppress(StoreError):  # as its thread does: the next renewal follows
             self._lease.begin()
@@ -273,6 +272,7 @@ class DriverProcess:
         pause("snapshot")
         next(opening)
         pause("open")
+        newest = self._newest_epoch()
         try:
             next(opening)
         except StopIteration as end:
@@ -302,7 +302,11 @@ class DriverProcess:
         self.ageing = world.kinds.retention_clock(
             self.clock, world.options.retention_ms / 1000, newest_completion_ms(state)
         )
-        world.invariants.opened(self)
+        if self._newest_epoch() == newest:  # not superseded while a request after its last check was stalled
+            world.invariants.opened(self)
+
+    def _newest_epoch(self) -> int:
+        return max(int(path.rpartition("/")[2], 16) for path in self.world.journal.paths(f"{self.world.stream}/epochs"))
 
     def _lead(self) -> None:
         world = self.world
@@ -347,8 +351,13 @@ class DriverProcess:
 
     def check_epoch(self, before_refusal: bool) -> None:
         """Check that no newer epoch exists. Raises FencedError."""
+        claims = self._claims()
         self.journal.check()
-        self.world.invariants.checked(self)
+        if self._claims() == claims:  # none was made after the store had answered a request that was stalled
+            self.world.invariants.checked(self)
+
+    def _claims(self) -> list[str]:
+        return self.world.journal.paths(f"{self.world.stream}/epochs")
 
     def _decided(self, waiting: Waiting, future: Future[Any]) -> None:
         """The decision loop has answered; the answer leaves when the whole group is answered."""

@@ -13,13 +13,13 @@ from driver.journal import checked_json
 from driver.journal.files import EventsMeta, claim_path
 from driver.journal.leadership.lease import Lease, lease_path
 from forebay.model.identifiers import numbered, timeline_of
-from tests.simulation.durable import SyncedImage
+from tests.simulation.durable import StoredImage, SyncedImage
 from tests.simulation.faulty import ERRORS, OLD_CHANGES_MAX, STALLS, FaultyStorage
 from tests.simulation.network import Exchange
 from tests.simulation.scheduler import Step
 from wal.segments import layout
 from wal.segments.frame import Frame, FrameKind
-from wal.segments.scan import scan_segment
+from wal.segments.scan import Readable, scan_segment
 
 if TYPE_CHECKING:
     from tests.simulation.driver_process import DriverProcess
@@ -68,6 +68,22 @@ class Faults:
         #: the small files that a driver reads when it opens the journal
         self._small = (lease_path(world.stream), claim_path(world.stream, numbered(1, 1)))
         self.stores = {"journal": world.journal, "wal": world.wal}
+        self._offered = {name: self._always_the_same(name, store) for name, store in self.stores.items()}
+        self._jumps: dict[str, Step] = {}  # by process
+
+    def _always_the_same(self, name: str, store: FaultyStorage) -> dict[str, Step]:
+        """Return the steps of a store that differ in nothing whenever they are offered, by the last word of their label."""
+        often, seldom = self._often, self._seldom
+        return {
+            "heals": Step(f"{name} heals", store.heal, 3),
+            "tears": _fault(Step(f"{name} tears", store.tear, often, range(0, 400, 7))),
+            "errs": _fault(Step(f"{name} errs", store.fail_next, 2 * often, range(len(ERRORS)))),
+            "lists-old": _fault(Step(f"{name} lists-old", store.list_old, often, range(1, OLD_CHANGES_MAX + 1))),
+            "away": _fault(Step(f"{name} away", partial(self._away, store), seldom)),
+            "slow": _fault(Step(f"{name} slow", partial(self._slow, store), seldom, range(len(SLOW_SECONDS)))),
+            "goes-on": Step(f"{name} goes-on", store.end_stall, 2),
+            "stalls": _fault(Step(f"{name} stalls", partial(self._stall, store), 3 * often, range(len(STALLS)))),
+        }
 
     @property
     def shown(self) -> int:
@@ -90,13 +106,13 @@ class Faults:
         faults = self._world.options.faults
         for name, store in self.stores.items():
             if store.is_faulty:
-                yield Step(f"{name} heals", store.heal, 3)
+                yield self._offered[name]["heals"]
             if "rot" in faults:
                 yield from self._rot_steps(name, store)
             if "store" in faults:
-                yield from self._store_steps(name, store)
+                yield from self._store_steps(self._offered[name], store)
             if "stall" in faults:
-                yield from self._stall_steps(name, store)
+                yield self._offered[name]["goes-on" if store.is_stalled else "stalls"]
         if "rot" in faults:
             for host in self._world.hosts.values():
                 yield from host.rot_steps()
@@ -106,13 +122,17 @@ class Faults:
             processes: list[DriverProcess | ReceiverProcess] = [*self._world.drivers, *self._world.receivers.values()]
             for process in processes:
                 if process.running:
-                    jump = partial(self._jump, process.name)
-                    yield _fault(Step(f"{process.name} clock", jump, self._seldom, range(len(JUMPS_MS))))
+                    yield self._jumps.get(process.name) or self._jump_of(process.name)
         if "odd" in faults:
             yield from self._odd_steps()
 
+    def _jump_of(self, process: str) -> Step:
+        jump = Step(f"{process} clock", partial(self._jump, process), self._seldom, range(len(JUMPS_MS)))
+        self._jumps[process] = _fault(jump)
+        return jump
+
     def _rot_steps(self, name: str, store: FaultyStorage) -> Iterator[Step]:
-        if any(store.durable_sizes(self._world.stream)):
+        if store.has_durable(self._world.stream):
             # rot that a reader meets is as likely as a step that makes progress
             weight = self._often * (12 if store is self._world.wal and self._needed() else 2)
             yield _fault(Step(f"{name} rots", partial(self._rot, store), weight, range(10_000)))
@@ -121,7 +141,7 @@ class Faults:
                 if driver.leading:
                     yield _fault(Step(f"{driver.name} kill", driver.kill, 3 * self._world.options.quiet))
         if name == "wal":
-            yield _fault(Step(f"{name} tears", store.tear, self._often, range(0, 400, 7)))
+            yield self._offered[name]["tears"]
 
     def _rot(self, store: FaultyStorage, seed: int) -> None:
         """Flip a bit of a file, or cut its end off.
@@ -161,13 +181,22 @@ class Faults:
         if place is None or journal.is_rotten(lease_file) or not journal.holds(lease_file):
             return 0
         lease = checked_json.decode(journal.stored(lease_file), Lease)
+        if timeline_of(lease.led_epoch) != timeline_of(place.epoch):
+            return 0
+        # a failed sync leaves events that a reader may find, and that the driver wrote again into the next segment
+        before = max((meta.first + meta.count for meta, _ in self._events_before(path, place.epoch)), default=0)
         until = 0
-        for found in scan_segment(SyncedImage(journal), path):
-            if isinstance(found, Frame) and found.header.kind == FrameKind.EVENTS:
-                first = msgspec.msgpack.decode(found.metadata, type=EventsMeta).first
-                if first < lease.led_events and timeline_of(lease.led_epoch) == timeline_of(place.epoch):
-                    until = found.offset + found.length
+        for meta, end in _events_in(SyncedImage(journal), path):
+            if meta.first + meta.count > before and max(meta.first, before) < lease.led_events:
+                until = end
         return until
+
+    def _events_before(self, path: str, epoch: int) -> Iterator[tuple[EventsMeta, int]]:
+        """Yield the frames of events in earlier segments of the timeline, also those that are not durable."""
+        for earlier in self._world.journal.paths(self._world.stream):
+            place = layout.parse_journal(earlier)
+            if place is not None and earlier < path and timeline_of(place.epoch) == timeline_of(epoch):
+                yield from _events_in(StoredImage(self._world.journal), earlier)
 
     def _needed(self) -> set[str]:
         """Return the segments with blocks that a batch still has to read."""
@@ -176,19 +205,13 @@ class Faults:
             return set()
         return {block.handle.path for block in state.blocks.values() if block.id not in state.released}
 
-    def _store_steps(self, name: str, store: FaultyStorage) -> Iterator[Step]:
-        yield _fault(Step(f"{name} errs", store.fail_next, 2 * self._often, range(len(ERRORS))))
-        yield _fault(Step(f"{name} lists-old", store.list_old, self._often, range(1, OLD_CHANGES_MAX + 1)))
+    def _store_steps(self, offered: dict[str, Step], store: FaultyStorage) -> Iterator[Step]:
+        yield offered["errs"]
+        yield offered["lists-old"]
         if not store.is_away:
-            yield _fault(Step(f"{name} away", partial(self._away, store), self._seldom))
+            yield offered["away"]
         if not store.slow_seconds:
-            yield _fault(Step(f"{name} slow", partial(self._slow, store), self._seldom, range(len(SLOW_SECONDS))))
-
-    def _stall_steps(self, name: str, store: FaultyStorage) -> Iterator[Step]:
-        if store.is_stalled:
-            yield Step(f"{name} goes-on", store.end_stall, 2)
-        else:
-            yield _fault(Step(f"{name} stalls", partial(self._stall, store), 3 * self._often, range(len(STALLS))))
+            yield offered["slow"]
 
     def _stall(self, store: FaultyStorage, number: int) -> None:
         store.stall(number)
@@ -253,6 +276,13 @@ def _find_numbers(value: Any, found: list[tuple[dict[str, Any], str]]) -> None:
     elif isinstance(value, list | tuple):
         for item in value:
             _find_numbers(item, found)
+
+
+def _events_in(source: Readable, path: str) -> Iterator[tuple[EventsMeta, int]]:
+    """Yield the metadata of each whole frame of events in a segment, and the byte at which the frame ends."""
+    for found in scan_segment(source, path):
+        if isinstance(found, Frame) and found.header.kind == FrameKind.EVENTS:
+            yield msgspec.msgpack.decode(found.metadata, type=EventsMeta), found.offset + found.length
 
 
 def _is_of_journal(path: str) -> bool:

@@ -273,21 +273,25 @@ class FaultyStorage(ForgetfulStorage):
         return bytes(broken)
 
     def _answer(self) -> None:
-        """Raise the error of an outage."""
-        if self.is_away:
-            self.shown += 1
-            raise StoreError(f"{self.url}: the store does not answer")
+        """Raise the error of an operation that :class:`ForgetfulStorage` lets fail in no other way."""
+        error = self._drawn()
+        if error is not None:
+            raise error
 
     def _failure(self, operation: str) -> Exception | None:
+        return self._drawn() or super()._failure(operation)
+
+    def _drawn(self) -> Exception | None:
+        """Return the error of an outage, or that of the next operation."""
         if self.is_away:
-            self.shown += 1
             self._lands = "never"
-            return StoreError(f"{self.url}: the store does not answer")
-        if self._next is not None:
+            error: Exception = StoreError(f"{self.url}: the store does not answer")
+        elif self._next is not None:
             (error, self._lands), self._next = self._next, None
-            self.shown += 1
-            return error
-        return super()._failure(operation)
+        else:
+            return None
+        self.shown += 1
+        return error
 
     def _step(self) -> None:
         if self.slow_seconds:

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from forebay.model.errors import FencedError, StoreError
+from forebay.model.errors import CorruptionError, FencedError, StoreError
 from recovery import rebuild
 from tests.simulation.options import STREAM, TOPIC
 from tests.simulation.scheduler import Step, as_fault
@@ -85,6 +85,8 @@ class JournalLoss:
         try:
             next(self.rebuilding)
         except (StopIteration, FencedError, StoreError):
+            self.rebuilding = None
+        except CorruptionError:  # a host lost what was not synced since it was read: the operator repeats the command
             self.rebuilding = None
 
     def _crash(self, disk: ForgetfulStorage, at: int) -> None:

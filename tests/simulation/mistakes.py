@@ -133,7 +133,11 @@ class GrantingTracker(Tracker):
 
 
 class OrphanDeletingTracker(Tracker):
-    """Treats a frame that the journal does not name as garbage."""
+    """Treats a frame that the journal does not name as garbage, and does not remember what clean-up deleted."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.reports._is_deleted = lambda block: False  # type: ignore[method-assign]
 
     def decide(self, request: Request, now: float, now_ms: int) -> Decision:
         if isinstance(request, CleanSegment):

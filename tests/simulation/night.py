@@ -6,6 +6,7 @@ run goes on from such a beginning. A failing run is reduced in its worker, and b
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import time
@@ -101,28 +102,37 @@ def perform(task: Task, kinds: Kinds | None = None) -> Outcome:
     """Run the task's seeds. After a failure of the product no further seed is run."""
     outcome = Outcome(task)
     began = time.process_time()
-    for seed in range(task.first_seed, task.first_seed + task.runs):
-        begin = None
-        if task.beginnings and seed % 2:
-            begin = Random(seed).choice(task.beginnings)
-        steps = STEPS_AFTER_BEGINNING if begin is not None else task.steps
-        result = traces.explore(seed, steps, kinds, VARIANTS[task.variant], begin)
-        outcome.runs += 1
-        if isinstance(result, Failure):
-            trace = traces.shrink(result, task.shrink_seconds, kinds)
-            outcome.failures.append((trace, str(result.violation)))
-            break
-        outcome.steps += len(result.taken)
-        outcome.events.update(set(result.reached))
-        for what, step in result.coverage.reached.items():
-            if what not in outcome.reached and 0 < step <= min(result.steps_with_faults, BEGINNING_STEPS_MAX):
-                outcome.reached[what] = Beginning(result.options, tuple(result.taken[:step]))
+    with traces.without_collection():
+        for seed in range(task.first_seed, task.first_seed + task.runs):
+            begin = None
+            if task.beginnings and seed % 2:
+                begin = Random(seed).choice(task.beginnings)
+            steps = STEPS_AFTER_BEGINNING if begin is not None else task.steps
+            result = traces.explore(seed, steps, kinds, VARIANTS[task.variant], begin)
+            outcome.runs += 1
+            if isinstance(result, Failure):
+                trace = traces.shrink(result, task.shrink_seconds, kinds)
+                outcome.failures.append((trace, str(result.violation)))
+                break
+            outcome.steps += len(result.taken)
+            outcome.events.update(set(result.reached))
+            for what, step in result.coverage.reached.items():
+                if what not in outcome.reached and 0 < step <= min(result.steps_with_faults, BEGINNING_STEPS_MAX):
+                    outcome.reached[what] = Beginning(result.options, tuple(result.taken[:step]))
+            del result
+            gc.collect(0)  # the run's objects, all of them young
     outcome.cpu_seconds = time.process_time() - began
     return outcome
 
 
-def explore(seconds: float, first_seed: int, workers: int | None = None, steps: int = STEPS) -> Explored:
-    """Run tasks on all cores for ``seconds``."""
+def explore(
+    seconds: float,
+    first_seed: int,
+    workers: int | None = None,
+    steps: int = STEPS,
+    failed: Callable[[Explored], None] = lambda _: None,
+) -> Explored:
+    """Run tasks on all cores for ``seconds``. ``failed`` is called with what was found until then, when a run has failed."""
     explored, random = Explored(), Random(first_seed)
     beginnings: deque[Beginning] = deque(maxlen=BEGINNINGS_MAX)
     began = time.monotonic()
@@ -137,12 +147,16 @@ def explore(seconds: float, first_seed: int, workers: int | None = None, steps: 
             yield Task(first_seed + number * RUNS_IN_TASK, RUNS_IN_TASK, variant, steps, some)
 
     cores = workers or os.cpu_count() or 1
+    gc.collect()
+    gc.freeze()  # no collection visits the libraries' objects
     with multiprocessing.get_context("fork").Pool(cores) as pool:
         waiting = tasks()
         running = deque(pool.apply_async(perform, (task,)) for _, task in zip(range(cores + 1), waiting, strict=False))
         while running:
             outcome = running.popleft().get()
             beginnings.extend(explored.add(outcome, time.monotonic() - began))
+            if outcome.failures:
+                failed(explored)
             running.extend(pool.apply_async(perform, (task,)) for task in [next(waiting, None)] if task is not None)
     return explored
 

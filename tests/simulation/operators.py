@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: maximum number of replays requested in one run
 REPLAYS_MAX = 4
+#: errors of a replay that the operator gets as its answer
+_SHOWN = (CorruptionError, NewerVersionError, RefusedError, StoreError, MemoryError)
 
 
 class Operator:
@@ -108,6 +110,6 @@ class Operator:
         to = RewindTo(batch=max(1, state.completed_number + 1 - back))
         try:
             archived = needed(history.read_back(self._world.journal, self._world.stream), Horizon.of(state), to)
-        except (CorruptionError, NewerVersionError, RefusedError, StoreError):  # the operator gets the error
+        except _SHOWN:
             return
         driver.queue.append(Waiting(BeginReplay(to, archived, state.archived_number, "simulated")))

@@ -8,13 +8,14 @@ failpoints of ``PAUSES`` are pauses too.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from queue import Empty
 from typing import Any, Protocol
 
-from greenlet import getcurrent, greenlet
+from greenlet import GreenletExit, getcurrent, greenlet
 
 from driver.journal.events import Event
 from driver.journal.log import reading
@@ -22,6 +23,7 @@ from driver.journal.log.writing import Journal
 from driver.tracker.requests import Request
 from forebay.process import failpoints
 from recovery import examination
+from tests.support.stores.forgetful import Crash
 
 #: what a thread yields: the name of its next step, a request to the decision loop, whose answer it receives, or a request to a
 #: store that has not ended
@@ -45,6 +47,40 @@ class Shell(greenlet):  # type: ignore[misc]  # it ships no types
     """One thread of the product. ``pauses``: failpoint → the name of the step after it."""
 
     pauses: dict[str, str] = PAUSES
+
+    def __init__(self, work: Callable[..., object]) -> None:
+        super().__init__(work)
+        _begun.add(self)
+
+    def end(self) -> None:
+        """Unwind the thread, wherever it is."""
+        self.parent = getcurrent()
+        for _ in range(_THROWS_MAX):
+            with suppress(GreenletExit, Crash, Exception):
+                self.throw(GreenletExit)
+            if self.dead:
+                return
+        raise AssertionError("a thread of the product goes on whatever happens")
+
+
+_begun: set[Shell] = set()
+#: a thread may pause again while it ends
+_THROWS_MAX = 100
+
+
+@contextmanager
+def ended_threads() -> Iterator[None]:
+    """End the threads that begin in this block when it ends.
+
+    No collection finds what a suspended greenlet holds, so each run would leave all its objects behind.
+    """
+    earlier = _begun.copy()
+    try:
+        yield
+    finally:
+        for shell in _begun - earlier:
+            shell.end()
+        _begun.intersection_update(earlier)
 
 
 @dataclass(slots=True, eq=False)

@@ -81,6 +81,31 @@ def test_object_of_another_writer_is_kept_and_raised(nth: int, fault: str) -> No
     assert storage.read("a/b") == b"of another writer"
 
 
+def test_replacement_whose_every_completion_is_repeated_is_found() -> None:
+    """INV-4. A proxy repeats all requests, and the store does not know a completed upload any more."""
+    storage, _, store = opened(Chosen(dict.fromkeys(range(100), upload_faults.REPEATED)))
+    storage.put_new("a/b", b"before")
+    store.replace("a/b", DATA)
+    assert storage.read("a/b") == DATA
+
+
+def test_replacement_whose_upload_was_aborted_is_sent_again() -> None:
+    """The store's answer says only that there is no such upload."""
+    aborted: list[str] = []
+
+    def choose(method: str) -> str:
+        if method == "complete_multipart_upload" and not aborted:
+            aborted.extend(bucket.uploads)
+            bucket.uploads.clear()
+        return ANSWERED
+
+    storage, bucket, _ = opened(Chosen())
+    storage.put_new("a/b", b"before")
+    UploadedStorage(bucket, PART_BYTES, choose).replace("a/b", DATA)
+    assert aborted
+    assert storage.read("a/b") == DATA
+
+
 def test_completion_that_is_late_stores_nothing_after_its_upload_was_aborted() -> None:
     storage, bucket, store = opened(Chosen({REQUESTS - 1: LATE}))
     store.put_new("a/b", DATA)

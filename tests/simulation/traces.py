@@ -14,7 +14,8 @@ import msgspec
 
 from tests.simulation.invariants import InvariantViolation
 from tests.simulation.options import Options
-from tests.simulation.scheduler import OPTIONAL
+from tests.simulation.scheduler import OPTIONAL, TraceMismatch
+from tests.simulation.shells import ended_threads
 from tests.simulation.world import Kinds, World
 
 DIRECTORY = Path(__file__).parent / "traces"
@@ -60,7 +61,7 @@ def save(trace: Trace, path: Path) -> None:
 def replay(trace: Trace, kinds: Kinds | None = None) -> World:
     """Replay the trace. Raises InvariantViolation if it violates one, TraceMismatch if it does not fit the code."""
     world = World(trace.options, kinds)
-    with without_collection():
+    with without_collection(), ended_threads():
         world.warm_up()
         for label in trace.steps:
             if label.startswith(OPTIONAL):
@@ -84,6 +85,17 @@ def without_collection() -> Iterator[None]:
             gc.enable()
 
 
+@contextmanager
+def errors_as_violations() -> Iterator[None]:
+    """Raise an error that no part of the product or the simulation expects as a violation that names it."""
+    try:
+        yield
+    except (InvariantViolation, TraceMismatch):
+        raise
+    except Exception as error:
+        raise InvariantViolation(f"unexpected {type(error).__name__}", str(error)) from error
+
+
 def explore(
     seed: int,
     steps: int,
@@ -93,14 +105,15 @@ def explore(
 ) -> Failure | World:
     """Run ``steps`` with faults, drawn by ``seed`` with the options, then go on without faults.
 
-    ``begin``: the options and first steps of an earlier run, from which this one goes another way.
+    ``begin``: the options and first steps of an earlier run, from which this one goes another way. An error that no part expects
+    is a failure, too.
     """
     options = begin.options if begin is not None else drawn(seed)
     world = World(options, kinds)
     random = Random(seed)
     taken = 0
     try:
-        with without_collection():
+        with errors_as_violations(), without_collection(), ended_threads():
             world.warm_up()
             for label in begin.steps if begin is not None else ():
                 world.take(label)
@@ -143,7 +156,7 @@ def _broken_by(trace: Trace, steps: Sequence[str], kinds: Kinds | None) -> list[
     world = World(trace.options, kinds)
     taken = 0
     try:
-        with without_collection():
+        with errors_as_violations(), without_collection(), ended_threads():
             world.warm_up()
             for label in steps:
                 world.take_if_possible(label)
@@ -153,6 +166,4 @@ def _broken_by(trace: Trace, steps: Sequence[str], kinds: Kinds | None) -> list[
     except InvariantViolation as violation:
         if violation.invariant == trace.invariant and bool(taken) == trace.settle:
             return world.taken[: taken or None]
-    except Exception:  # another failure than the one that is reduced
-        return None
     return None

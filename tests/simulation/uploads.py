@@ -133,8 +133,10 @@ class Bucket:
 class Requests(s3fs.core.S3FileSystem):  # type: ignore[misc]  # it ships no types
     """s3fs over a bucket. ``choose``: pauses before a request, and returns what happens to it."""
 
+    cachable = False  # fsspec would keep each instance, and so its world
+
     def __init__(self, bucket: Bucket, choose: Callable[[str], str]) -> None:
-        super().__init__(asynchronous=True, skip_instance_cache=True, use_listings_cache=False)
+        super().__init__(asynchronous=True, use_listings_cache=False)
         self.retries = 1
         self._bucket = bucket
         self._choose = choose

@@ -142,6 +142,25 @@ class World:
         self.damage = Damage(self)
         self.recovering = Recovering(self)
         self._calm = CalmRounds(self)
+        self._offered = self._always_the_same()
+
+    def _always_the_same(self) -> dict[str, Step]:
+        """Return the steps that differ in nothing whenever they are offered, by label."""
+        steps = [
+            Step("time", self._pass_time, 4, range(1, 30)),
+            Step("start driver", self.start_driver, 10),
+            as_fault(Step("crash driver-host", self._crash_driver_host, 1, range(1000))),
+            as_fault(Step("crash receiver-host", self._crash_receiver_host, 1, range(1000))),
+            as_fault(Step("journal omits", self._omit, 2, range(1000))),
+        ]
+        receivers = [f"r{number}" for number in range(1, self.options.receivers + 1)]
+        steps += [Step(f"start {name}", partial(self.start_receiver, name), 8) for name in receivers]
+        for name, disk in (("journal", self.journal), ("wal", self.wal)):
+            reserve_bytes = getattr(self.options, f"{name}_reserve_bytes")
+            weight = 6 * self.options.quiet if reserve_bytes else 1
+            steps.append(as_fault(Step(f"{name} full", partial(self._fill, disk), weight, range(reserve_bytes or 600))))
+            steps.append(Step(f"{name} has-space", partial(self._free, disk), 6))
+        return {step.label: step for step in steps}
 
     @property
     def now(self) -> float:
@@ -236,8 +255,8 @@ class World:
         yield from (process for process in self.receivers.values() if process.alive)
 
     def _steps(self) -> Iterator[Step]:
-        faults = self.options.faults
-        yield Step("time", self._pass_time, 4, range(1, 30))
+        faults, offered = self.options.faults, self._offered
+        yield offered["time"]
         for host in self.hosts.values():
             yield from host.steps()
         if "host" in faults:
@@ -261,11 +280,11 @@ class World:
         for number in range(1, self.options.receivers + 1):
             name = f"r{number}"
             if name not in self.receivers or not self.receivers[name].alive:
-                yield Step(f"start {name}", partial(self.start_receiver, name), 8)
+                yield offered[f"start {name}"]
             elif "receiver" in faults and self.receivers[name].paused and not self.zombies:
                 yield as_fault(Step(f"start {name}", partial(self.start_receiver, name), 2))  # beside its own zombie
         if not self.drivers:
-            yield Step("start driver", self.start_driver, 10)
+            yield offered["start driver"]
         elif "driver" in faults and len(self.drivers) < self.options.drivers_at_once:
             yield as_fault(Step("start driver", self.start_driver, 2))
         yield from self.network_steps.steps("network" in faults)
@@ -277,8 +296,8 @@ class World:
         if "replay" in faults:
             yield from self.operator.replay_steps()
         if "host" in faults:
-            yield as_fault(Step("crash driver-host", self._crash_driver_host, 1, range(1000)))
-            yield as_fault(Step("crash receiver-host", self._crash_receiver_host, 1, range(1000)))
+            yield offered["crash driver-host"]
+            yield offered["crash receiver-host"]
         yield from self.late_steps()
         if "journal" in faults:
             yield from self.journal_loss.loss_steps()
@@ -287,14 +306,9 @@ class World:
             yield from self.faults.steps()
         if "disk" in faults:
             for name, disk in (("journal", self.journal), ("wal", self.wal)):
-                if disk.capacity_bytes is None:
-                    reserve_bytes = getattr(self.options, f"{name}_reserve_bytes")
-                    weight = 6 * self.options.quiet if reserve_bytes else 1
-                    yield as_fault(Step(f"{name} full", partial(self._fill, disk), weight, range(reserve_bytes or 600)))
-                else:
-                    yield Step(f"{name} has-space", partial(self._free, disk), 6)
+                yield offered[f"{name} {'full' if disk.capacity_bytes is None else 'has-space'}"]
             if not self.journal.omitted and self._is_listed():
-                yield as_fault(Step("journal omits", self._omit, 2, range(1000)))
+                yield offered["journal omits"]
 
     def late_steps(self) -> Iterator[Step]:
         """Objects that were sent, and whose sender got an error or died."""

@@ -6,7 +6,7 @@ import re
 
 
 class InvariantViolation(AssertionError):
-    """``invariant``: INV-n, "rule 4" or "progress"."""
+    """``invariant``: INV-n, "rule 4", "progress", or "unexpected" and the type of an error."""
 
     def __init__(self, invariant: str, message: str) -> None:
         super().__init__(f"{invariant}: {message}")
