@@ -16,6 +16,7 @@ from tests.jepsen.observer import Observer
 from tests.jepsen.run import Run
 from tests.jepsen.story import Story
 from tests.jepsen.world import DRIVERS, Shape, World
+from tests.support.processes.stopping import interrupt_on_signals
 from tests.support.run.releases import RELEASES, Release
 
 #: earlier releases that accept the settings of a run; the oldest one does not know all roles of tokens
@@ -89,4 +90,5 @@ def play(
 
 
 if __name__ == "__main__":
+    interrupt_on_signals()
     sys.exit(main())

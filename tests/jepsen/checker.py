@@ -6,7 +6,7 @@ because a person reads it as one proof, and copies it beside a run.
 - ``run.json``: bootstrap servers, topics with their number of partitions, consumer group, partitions with an unclean election,
   hosts of Spark's tasks (none if batches run in the driver)
 - ``acked.tsv``: topic, partition, offset, value of each record that Kafka acknowledged to the producer
-- ``out/*.run``: one file for each run of a batch: a header in JSON, then partition, offset and value of each row
+- ``out/*.run``: one file for each run of a batch: a header in JSON, then topic, partition, offset and value of each row
 - ``seen.jsonl``: what the drivers' status showed during the run
 - ``audit.json``, ``batches.json``, ``journal.json``: what ``forebay audit``, ``forebay journal batches --all`` and ``forebay
   journal inspect`` printed with ``--json``
@@ -15,25 +15,102 @@ because a person reads it as one proof, and copies it beside a run.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
+import multiprocessing
+import os
+import re
 import sys
+import threading
 import time
-from bisect import bisect_right
+from array import array
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+
 #: a finding of each rule is printed in full this many times; the others are only counted
 _SHOWN = 5
+#: findings of one partition; more are not looked for
+_FINDINGS_MAX = 1000
+#: memory that a record takes while its partition is checked
+_BYTES_PER_RECORD = 120
 _READ_SECONDS = 60.0
 #: exit code after which a supervisor leaves a service down
 _WRONG_SETTINGS = 2
 
 Place = tuple[str, int]
-Line = tuple[str, int, int]  # topic, partition, incarnation
+Incarnation = tuple[str, int, int]  # topic, partition, number
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The lines of a file after the first ``skipped`` ones. Each loop reads the file again, because the lines of a long run do
+    not fit into memory."""
+
+    path: Path
+    skipped: int = 0
+
+    def __iter__(self) -> Iterator[str]:
+        with self.path.open() as file:
+            yield from itertools.islice(file, self.skipped, None)
+
+
+def rows_of(place: Place, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Return offset and value of each line of ``place``. A line has topic, partition, offset and value."""
+    start = f"{place[0]}\t{place[1]}\t"
+    for line in filter(methodcaller("startswith", start), lines):
+        offset, value = line[len(start) :].removesuffix("\n").split("\t")
+        yield int(offset), value
+
+
+class Log(Mapping[int, str]):
+    """The records of a partition by offset, as columns. They are added in the order of their offsets."""
+
+    __slots__ = ("_offsets", "_values")
+
+    def __init__(self, records: Mapping[int, str] | None = None) -> None:
+        self._offsets, self._values = array("q"), list[str]()
+        for offset, value in (records or {}).items():
+            self.append(offset, value)
+
+    def append(self, offset: int, value: str) -> None:
+        if self._offsets and offset <= self._offsets[-1]:
+            raise ValueError(f"offset {offset} after {self._offsets[-1]}")
+        self._offsets.append(offset)
+        self._values.append(value)
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._offsets)
+
+    def __getitem__(self, offset: int) -> str:
+        number = self.number(offset)
+        if number is None:
+            raise KeyError(offset)
+        return self._values[number]
+
+    def number(self, offset: int) -> int | None:
+        """Return the number of a record among all, from 0; None without a record at this offset."""
+        number = bisect_left(self._offsets, offset)
+        return number if number < len(self._offsets) and self._offsets[number] == offset else None
+
+    def has_from(self, number: int, rows: CompletedRows) -> bool:
+        """Whether the records from the one of this number on are ``rows``."""
+        until = number + len(rows.offsets)
+        return self._offsets[number:until] == rows.offsets and self._values[number:until] == rows.values
 
 
 @dataclass(frozen=True)
@@ -46,12 +123,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class JobRun:
-    """One run of a batch by the job: its rows (topic, partition, offset, value), and monotonic times of begin and end, which the
-    hosts have in common. ``driver``: host and process id of the driver that ran it. ``epoch``: the driver's journal epoch.
-    ``task_hosts``: the hosts of the Spark tasks that read it, as far as they named them."""
+    """One run of a batch by the job: a line for each of its rows, and monotonic times of begin and end, which the hosts have in
+    common. ``driver``: host and process id of the driver that ran it. ``epoch``: the driver's journal epoch. ``task_hosts``: the
+    hosts of the Spark tasks that read it, as far as they named them."""
 
     batch_id: int
-    rows: tuple[tuple[str, int, int, str], ...]
+    rows: Iterable[str]
     began: float
     ended: float
     driver: str
@@ -61,13 +138,14 @@ class JobRun:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known about a run. ``kafka``: partition → offset → value, as Kafka holds it at the end. ``task_hosts``: where
-    Spark's workers are."""
+    """All that is known about a run. ``kafka``: partition → offset → value, as Kafka holds it at the end; :func:`read` leaves it
+    empty, and :func:`read_partition` reads it. ``ends``: partition → end of Kafka's log. ``acked``: a line for each record that
+    Kafka acknowledged. ``task_hosts``: where Spark's workers are."""
 
-    kafka: Mapping[Place, Mapping[int, str]]
+    kafka: Mapping[Place, Log]
     ends: Mapping[Place, int]
     committed: Mapping[Place, int]
-    acked: tuple[tuple[str, int, int, str], ...]
+    acked: Iterable[str]
     runs: tuple[JobRun, ...]
     seen: tuple[Mapping[str, Any], ...]
     audit: Mapping[str, Any]
@@ -75,6 +153,7 @@ class Evidence:
     batches: tuple[Mapping[str, Any], ...]
     epochs: tuple[Mapping[str, Any], ...]
     unclean: frozenset[Place]
+    servers: str = ""
     processes: tuple[Mapping[str, Any], ...] = ()
     task_hosts: frozenset[str] = frozenset()
 
@@ -102,12 +181,29 @@ class Evidence:
 
 
 def check(evidence: Evidence) -> list[Finding]:
-    """Return all violations, by rule."""
+    """Return all violations: of the whole run by rule, then of each partition."""
+    return judge(evidence, [check_partition(evidence, place) for place in evidence.ends])
+
+
+def judge(e: Evidence, partitions: Sequence[PartitionResult]) -> list[Finding]:
+    """Return all violations, as :func:`check`. ``partitions``: what was found in each of them."""
     rules = (
-        audited, reruns, journal, rows_of_batches, records, acknowledged,
-        leadership, drivers, effects, shown_early, order, commits, processes, tasks,
+        audited, reruns, journal, never_ran, leadership, drivers, effects, shown_early, order, commits, processes, tasks,
+        other_partitions,
     )  # fmt: skip
-    return [finding for rule in rules for finding in rule(evidence)]
+    findings = [finding for rule in rules for finding in rule(e)]
+    findings += [finding for partition in partitions for finding in partition.findings]
+    for what, lines, checked in (
+        (
+            "rows of completed batches",
+            (line for _, run in _with_run(e) for line in run.rows),
+            sum(p.rows for p in partitions),
+        ),
+        ("acknowledged lines", e.acked, sum(p.acked for p in partitions)),
+    ):
+        if others := sum(1 for _ in lines) - checked:
+            findings.append(Finding("other partition", f"{others} {what} are of no partition of the topics"))
+    return findings
 
 
 def audited(e: Evidence) -> Iterator[Finding]:
@@ -127,7 +223,7 @@ def audited(e: Evidence) -> Iterator[Finding]:
 def reruns(e: Evidence) -> Iterator[Finding]:
     """Each run of a batch has the same rows in the same order."""
     for batch_id, runs in e.runs_of().items():
-        if any(run.rows != runs[0].rows for run in runs[1:]):
+        if any(one != other for run in runs[1:] for one, other in itertools.zip_longest(run.rows, runs[0].rows)):
             yield Finding("rerun", f"batch {batch_id} ran {len(runs)} times with different rows")
 
 
@@ -142,7 +238,9 @@ def journal(e: Evidence) -> Iterator[Finding]:
         (line["topic"], line["partition"], line["life"]): {g["from_offset"]: g["until_offset"] for g in line["gaps"]}
         for line in e.audit["lives"]
     }
-    at: dict[Line, int] = {(line["topic"], line["partition"], line["life"]): line["start"] for line in e.audit["lives"]}
+    at: dict[Incarnation, int] = {
+        (line["topic"], line["partition"], line["life"]): line["start"] for line in e.audit["lives"]
+    }
     for batch in e.batches:
         for r in sorted(batch["ranges"], key=lambda r: r["from"]):
             where = (r["topic"], r["partition"], r["life"])
@@ -155,90 +253,24 @@ def journal(e: Evidence) -> Iterator[Finding]:
             at[where] = r["until"]
 
 
-def rows_of_batches(e: Evidence) -> Iterator[Finding]:
-    """The job saw exactly what the journal says is in the batch."""
-    runs = e.runs_of()
+def other_partitions(e: Evidence) -> Iterator[Finding]:
+    """Batches and the audit have partitions of the topics alone. :func:`judge` compares the numbers of lines."""
     for batch in e.batches:
-        if batch["completed_ms"] is None or batch["skipped"] or not batch["records"]:
-            continue
-        if batch["batch_id"] not in runs:
-            yield Finding("never ran", f"batch {batch['number']} is completed, and the job never finished it")
-            continue
-        rows = runs[batch["batch_id"]][0].rows
-        seen: Counter[tuple[str, int, int]] = Counter()
-        for topic, partition, offset, _ in rows:
-            for r in batch["ranges"]:
-                if (r["topic"], r["partition"]) == (topic, partition) and r["from"] <= offset < r["until"]:
-                    seen[topic, partition, r["from"]] += 1
-                    break
-            else:
-                yield Finding(
-                    "rows", f"batch {batch['number']} gave {topic}/{partition} {offset}, which is in no range"
-                )
         for r in batch["ranges"]:
-            found = seen[r["topic"], r["partition"], r["from"]]
-            if found != r["records"] and not batch["lost"]:
-                yield Finding("rows", f"batch {batch['number']}: {found} rows of {r['records']} in {r}")
+            if (r["topic"], r["partition"]) not in e.ends:
+                yield Finding(
+                    "other partition", f"batch {batch['number']} has a range of {r['topic']}/{r['partition']}"
+                )
+    for place in e.incarnations().keys() - e.ends.keys():
+        yield Finding("other partition", f"the audit has {place}")
 
 
-def _completed_rows(e: Evidence) -> dict[Place, list[tuple[int, str, int]]]:
-    """Return offset, value and batch of each row of each completed batch, by partition."""
+def never_ran(e: Evidence) -> Iterator[Finding]:
+    """Each completed batch with records has a finished run."""
     runs = e.runs_of()
-    found: dict[Place, list[tuple[int, str, int]]] = defaultdict(list)
     for batch in e.batches:
-        if batch["completed_ms"] is not None and batch["batch_id"] in runs:
-            for topic, partition, offset, value in runs[batch["batch_id"]][0].rows:
-                found[topic, partition].append((offset, value, batch["number"]))
-    return found
-
-
-def records(e: Evidence) -> Iterator[Finding]:
-    """Each record in Kafka is in exactly one batch; what a batch has and Kafka does not is an announced loss of Kafka."""
-    rows = _completed_rows(e)
-    incarnations = e.incarnations()
-    for place in {*e.kafka, *rows}:
-        held = e.kafka.get(place, {})
-        batches: dict[str, int] = {}
-        before: dict[str, int] = {}
-        announced = len(incarnations.get(place, ())) > 1
-        for offset, value, number in rows.get(place, ()):
-            if value in batches and not _is_twice_in_kafka(e, place, value, before[value], offset):
-                text = f"{place} {offset}: {value} is in batches {batches[value]} and {number}"
-                yield Finding("twice", text)
-            batches[value], before[value] = number, offset
-            if held.get(offset) != value:
-                if place not in e.unclean:
-                    yield Finding("strange", f"{place} {offset}: batch {number} has {value}, Kafka {held.get(offset)}")
-                elif not announced:
-                    text = f"{place} {offset}: Kafka lost {value} after batch {number} had it, and the audit is silent"
-                    yield Finding("silent loss", text)
-        gaps = [(g["from_offset"], g["until_offset"]) for line in incarnations.get(place, ()) for g in line["gaps"]]
-        for offset, value in held.items():
-            known = place in e.unclean and offset < incarnations[place][-1]["start"]
-            if value not in batches and not known and not any(low <= offset < high for low, high in gaps):
-                yield Finding("missing", f"{place} {offset}: {value} is in no completed batch")
-
-
-def _is_twice_in_kafka(e: Evidence, place: Place, value: str, *offsets: int) -> bool:
-    """Whether Kafka has the value at both offsets, or lost it there in an unclean election that the audit announces.
-
-    A producer that is not idempotent sends a record again if a broker ends before its answer.
-    """
-    starts = [line["start"] for line in e.incarnations().get(place, ())[1:]] if place in e.unclean else []
-    held = e.kafka.get(place, {})
-    return len(set(offsets)) > 1 and all(
-        held.get(offset) == value or any(start <= offset for start in starts) for offset in offsets
-    )
-
-
-def acknowledged(e: Evidence) -> Iterator[Finding]:
-    """Kafka still has what it acknowledged, except where an unclean election was made."""
-    for topic, partition, offset, value in e.acked:
-        place = (topic, partition)
-        if place not in e.unclean and e.kafka.get(place, {}).get(offset) != value:
-            yield Finding(
-                "lost by Kafka", f"{place} {offset}: {value} was acknowledged; this run proves nothing about it"
-            )
+        if _is_completed(batch) and batch["records"] and batch["batch_id"] not in runs:
+            yield Finding("never ran", f"batch {batch['number']} is completed, and the job never finished it")
 
 
 def leadership(e: Evidence) -> Iterator[Finding]:
@@ -323,8 +355,8 @@ def shown_early(e: Evidence) -> Iterator[Finding]:
     """No status shows a batch as completed before the run that completed it has ended."""
     last = e.last_runs()
     #: ends of the ranges of completed batches, in order, and for each one when the run ended, and the batch
-    ends: dict[Line, list[int]] = defaultdict(list)
-    ended: dict[Line, list[tuple[float, int]]] = defaultdict(list)
+    ends: dict[Incarnation, list[int]] = defaultdict(list)
+    ended: dict[Incarnation, list[tuple[float, int]]] = defaultdict(list)
     for batch in e.batches:
         if _is_completed(batch) and batch["batch_id"] in last:
             for r in sorted(batch["ranges"], key=lambda r: r["from"]):
@@ -385,23 +417,187 @@ def tasks(e: Evidence) -> Iterator[Finding]:
         yield Finding("tasks", f"tasks ran on {sorted(ran)}, and Spark's workers are on {sorted(e.task_hosts)}")
 
 
+# ---- rules of a partition --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PartitionResult:
+    """What was found in a partition, and numbers of records: those that Kafka holds, acknowledged ones, acknowledged ones that
+    Kafka no longer holds, and rows of completed batches."""
+
+    findings: list[Finding]
+    held: int
+    acked: int
+    lost: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class CompletedRows:
+    """Rows of one partition in a completed batch."""
+
+    batch: Mapping[str, Any]
+    offsets: array[int]
+    values: list[str]
+
+
+def _with_run(e: Evidence) -> Iterator[tuple[Mapping[str, Any], JobRun]]:
+    """Yield each completed or skipped batch that the job finished, with its first run. :func:`reruns` compares its other runs."""
+    runs = e.runs_of()
+    for batch in e.batches:
+        if batch["completed_ms"] is not None and batch["batch_id"] in runs:
+            yield batch, runs[batch["batch_id"]][0]
+
+
+def completed_rows(e: Evidence, place: Place) -> Iterator[CompletedRows]:
+    for batch, run in _with_run(e):
+        rows = list(rows_of(place, run.rows))
+        yield CompletedRows(batch, array("q", [offset for offset, _ in rows]), [value for _, value in rows])
+
+
+def check_partition(e: Evidence, place: Place) -> PartitionResult:
+    """Apply the rules of a partition."""
+    held, findings, number, is_kafkas = e.kafka[place], list[Finding](), 0, True
+
+    def keep(found: Iterable[Finding]) -> None:
+        findings.extend(itertools.islice(found, _FINDINGS_MAX - len(findings)))
+
+    for rows in completed_rows(e, place):
+        keep(rows_of_batch(place, rows))
+        is_kafkas = is_kafkas and held.has_from(number, rows)
+        number += len(rows.offsets)
+    if not is_kafkas or number != len(held):  # otherwise the batches have exactly Kafka's records, in order
+        keep(records(e, place))
+    acked = lost = 0
+    for offset, value in rows_of(place, e.acked):
+        acked += 1
+        if held.get(offset) != value:
+            lost += 1
+            if place not in e.unclean:
+                text = f"{place} {offset}: {value} was acknowledged; this run proves nothing about it"
+                keep([Finding("lost by Kafka", text)])
+    return PartitionResult(findings, len(held), acked, lost, number)
+
+
+def rows_of_batch(place: Place, rows: CompletedRows) -> Iterator[Finding]:
+    """The job saw exactly what the journal says is in the batch."""
+    batch, offsets = rows.batch, sorted(rows.offsets)
+    if batch["skipped"] or not batch["records"]:
+        return
+    spans, until = _spans(place, batch["ranges"]), -sys.maxsize
+    for low, high, count in spans:
+        yield from _in_no_range(place, batch, offsets, until, low)
+        seen, until = bisect_left(offsets, high) - bisect_left(offsets, low), high
+        if seen != count and not batch["lost"]:
+            yield Finding("rows", f"batch {batch['number']}: {seen} rows of {count} in {place} [{low}, {high})")
+    yield from _in_no_range(place, batch, offsets, until, sys.maxsize)
+
+
+def _in_no_range(place: Place, batch: Mapping[str, Any], offsets: list[int], low: int, high: int) -> Iterator[Finding]:
+    """Return a finding for each of the offsets in [low, high)."""
+    for offset in offsets[bisect_left(offsets, low) : bisect_left(offsets, high)]:
+        yield Finding("rows", f"batch {batch['number']} gave {place} {offset}, which is in no range")
+
+
+def _place(range_: Mapping[str, Any]) -> Place:
+    return range_["topic"], range_["partition"]
+
+
+def _spans(place: Place, ranges: Iterable[Mapping[str, Any]]) -> list[tuple[int, int, int]]:
+    """Return from, until and number of records of the ranges of ``place``, in order. Overlapping ones of two incarnations are
+    one, because a row does not name its incarnation."""
+    spans: list[tuple[int, int, int]] = []
+    for r in sorted((r for r in ranges if _place(r) == place), key=lambda r: r["from"]):
+        if spans and r["from"] < spans[-1][1]:
+            low, until, count = spans.pop()
+            spans.append((low, max(until, r["until"]), count + r["records"]))
+        else:
+            spans.append((r["from"], r["until"], r["records"]))
+    return spans
+
+
+def records(e: Evidence, place: Place) -> Iterator[Finding]:
+    """Each record in Kafka is in exactly one batch; what a batch has and Kafka does not is an announced loss of Kafka."""
+    held = e.kafka[place]
+    taken = bytearray(len(held))  # 1: a batch has this record of Kafka
+    odd: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}  # values of the other rows → all rows with them
+    for rows in completed_rows(e, place):
+        for offset, value in zip(rows.offsets, rows.values, strict=True):
+            number = held.number(offset)
+            if number is None or taken[number] or held[offset] != value:
+                odd[value] = []
+            else:
+                taken[number] = 1
+    for rows in completed_rows(e, place) if odd else ():
+        for offset, value in zip(rows.offsets, rows.values, strict=True):
+            if value in odd:
+                odd[value].append((offset, rows.batch))
+    for value, found in odd.items():
+        for (first, earlier), (offset, later) in itertools.pairwise(found):
+            if not _is_twice_in_kafka(e, place, value, first, offset):
+                text = f"{place} {offset}: {value} is in batches {earlier['number']} and {later['number']}"
+                yield Finding("twice", text)
+        for offset, batch in found:
+            if held.get(offset) == value:
+                continue
+            if place not in e.unclean:
+                yield Finding(
+                    "strange", f"{place} {offset}: batch {batch['number']} has {value}, Kafka {held.get(offset)}"
+                )
+            elif not _is_announced(e, place, offset, batch):
+                text = f"{place} {offset}: Kafka lost {value} after batch {batch['number']} had it, and the audit is silent"
+                yield Finding("silent loss", text)
+    incarnations = e.incarnations().get(place, [])
+    gaps = [(g["from_offset"], g["until_offset"]) for line in incarnations for g in line["gaps"]]
+    # Kafka may have other records below the start of such an incarnation
+    unknown = max((n["start"] for p, n in itertools.pairwise(incarnations) if _is_cut_somewhere(p, n)), default=0)
+    for number, (offset, value) in enumerate(held.items()):
+        is_known = (place in e.unclean and offset < unknown) or any(low <= offset < high for low, high in gaps)
+        if not taken[number] and not is_known:
+            yield Finding("missing", f"{place} {offset}: {value} is in no completed batch")
+
+
+def _is_announced(e: Evidence, place: Place, offset: int, batch: Mapping[str, Any]) -> bool:
+    """Whether the audit has an incarnation that begins at or below a row that Kafka has lost, after the row's own incarnation."""
+    lives = [r["life"] for r in batch["ranges"] if _place(r) == place and r["from"] <= offset < r["until"]]
+    return any(
+        later["life"] > min(lives, default=0) and (later["start"] <= offset or _is_cut_somewhere(earlier, later))
+        for earlier, later in itertools.pairwise(e.incarnations().get(place, []))
+    )
+
+
+def _is_cut_somewhere(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> bool:
+    """Whether an incarnation may have begun because the leader before the last one led again. It is unknown then from which
+    offset on the log has other records, and the incarnation begins at the last record before the position."""
+    return bool(later["start"] == earlier["until"] - 1)
+
+
+def _is_twice_in_kafka(e: Evidence, place: Place, value: str, *offsets: int) -> bool:
+    """Whether Kafka has the value at both offsets, or lost it there in an unclean election that the audit announces.
+
+    A producer that is not idempotent sends a record again if a broker ends before its answer.
+    """
+    starts = [line["start"] for line in e.incarnations().get(place, ())[1:]] if place in e.unclean else []
+    held = e.kafka[place]
+    return len(set(offsets)) > 1 and all(
+        held.get(offset) == value or any(start <= offset for start in starts) for offset in offsets
+    )
+
+
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
 def read(folder: Path) -> Evidence:
-    """Read a run's folder, and Kafka, which must be running."""
+    """Read a run's folder, and ends and commits of Kafka, which must be running; not its records."""
     run = json.loads((folder / "run.json").read_text())
     places = [(topic, number) for topic, count in run["topics"].items() for number in range(count)]
-    kafka, committed = read_kafka(run["servers"], run["group"], places)
+    ends, committed = read_positions(run["servers"], run["group"], places)
     audit = json.loads((folder / "audit.json").read_text())
     return Evidence(
-        kafka={place: values for place, (values, _) in kafka.items()},
-        ends={place: end for place, (_, end) in kafka.items()},
+        kafka={},
+        ends=ends,
         committed=committed,
-        acked=tuple(
-            (topic, int(partition), int(offset), value)
-            for topic, partition, offset, value in _table(folder / "acked.tsv")
-        ),
+        acked=Lines(folder / "acked.tsv"),
         runs=tuple(read_run(path) for path in sorted((folder / "out").glob("*.run"))),
         seen=tuple(map(json.loads, (folder / "seen.jsonl").read_text().splitlines())),
         audit=audit,
@@ -409,82 +605,112 @@ def read(folder: Path) -> Evidence:
         batches=tuple(json.loads((folder / "batches.json").read_text())),
         epochs=tuple(json.loads((folder / "journal.json").read_text())["epochs"]),
         unclean=frozenset((topic, number) for topic, number in run["unclean"]),
+        servers=run["servers"],
         processes=tuple(json.loads((folder / "ends.json").read_text())),
         task_hosts=frozenset(run["task_hosts"]),
     )
 
 
-def _table(path: Path) -> Iterator[list[str]]:
-    with path.open() as file:
-        for line in file:
-            yield line.rstrip("\n").split("\t")
-
-
 def read_run(path: Path) -> JobRun:
     with path.open() as file:
         head = json.loads(file.readline())
-        rows = []
-        for line in file:
-            topic, partition, offset, value = line.rstrip("\n").split("\t")
-            rows.append((topic, int(partition), int(offset), value))
     hosts = tuple(head["task_hosts"])
-    return JobRun(head["id"], tuple(rows), head["began"], head["ended"], head["driver"], head["epoch"], hosts)
+    return JobRun(head["id"], Lines(path, 1), head["began"], head["ended"], head["driver"], head["epoch"], hosts)
 
 
-def read_kafka(
-    servers: str, group: str, places: Iterable[Place]
-) -> tuple[dict[Place, tuple[dict[int, str], int]], dict[Place, int]]:
-    """Return each partition's records with its end, and what the group committed."""
-    from confluent_kafka import Consumer, KafkaError, TopicPartition
+def read_positions(servers: str, group: str, places: Iterable[Place]) -> tuple[dict[Place, int], dict[Place, int]]:
+    """Return the end of each partition, and what the group committed."""
+    partitions = [TopicPartition(*place) for place in places]
+    with _consumer(servers, group) as consumer:
+        ends = {(tp.topic, tp.partition): consumer.get_watermark_offsets(tp, _READ_SECONDS)[1] for tp in partitions}
+        done = consumer.committed(partitions, timeout=_READ_SECONDS)
+    return ends, {(tp.topic, tp.partition): tp.offset for tp in done if tp.offset >= 0}
 
-    wanted = list(places)
+
+def read_log(servers: str, place: Place) -> Log:
+    """Return what Kafka holds of a partition."""
+    found = Log()
+    with _consumer(servers, "checker") as consumer:
+        consumer.assign([TopicPartition(*place, OFFSET_BEGINNING)])
+        deadline = time.monotonic() + _READ_SECONDS
+        while True:
+            messages = consumer.consume(10_000, 0.2)  # it waits until there are as many, or for 0.2 s
+            if messages:
+                deadline = time.monotonic() + _READ_SECONDS
+            elif time.monotonic() > deadline:
+                raise SystemExit(f"Kafka returned nothing of {place} for {_READ_SECONDS:g} s")
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    found.append(message.offset() or 0, (message.value() or b"").decode())
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    return found
+                else:
+                    raise SystemExit(f"Kafka returned an error for {place}: {error}")
+
+
+@contextmanager
+def _consumer(servers: str, group: str) -> Iterator[Consumer]:
     consumer = Consumer({
         "bootstrap.servers": servers, "group.id": group, "enable.auto.commit": False, "enable.partition.eof": True,
         "auto.offset.reset": "earliest",
     })  # fmt: skip
     try:
-        marks = {
-            place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=_READ_SECONDS) for place in wanted
-        }
-        done = consumer.committed([TopicPartition(*place) for place in wanted], timeout=_READ_SECONDS)
-        committed = {(tp.topic, tp.partition): tp.offset for tp in done if tp.offset >= 0}
-        found: dict[Place, tuple[dict[int, str], int]] = {place: ({}, high) for place, (_, high) in marks.items()}
-        consumer.assign([TopicPartition(*place, low) for place, (low, _) in marks.items()])
-        waiting = set(wanted)
-        deadline = time.monotonic() + _READ_SECONDS
-        while waiting:
-            messages = consumer.consume(10_000, 0.2)  # it waits until there are as many
-            if messages:
-                deadline = time.monotonic() + _READ_SECONDS
-            elif time.monotonic() > deadline:
-                raise SystemExit(f"Kafka returned nothing of {sorted(waiting)} for {_READ_SECONDS:g} s")
-            for message in messages:
-                place = (message.topic() or "", message.partition() or 0)
-                error = message.error()
-                if error is None:
-                    found[place][0][message.offset() or 0] = (message.value() or b"").decode()
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    waiting.discard(place)
-                else:
-                    raise SystemExit(f"Kafka returned an error for {place}: {error}")
+        yield consumer
     finally:
         consumer.close()
-    return found, committed
 
 
-def describe(evidence: Evidence, findings: list[Finding]) -> str:
+def read_partition(evidence: Evidence, place: Place) -> PartitionResult:
+    """Read a partition from Kafka, and apply its rules."""
+    gc.disable()  # nothing here is cyclic, and each collection would traverse all records
+    return check_partition(replace(evidence, kafka={place: read_log(evidence.servers, place)}), place)
+
+
+def read_partitions(evidence: Evidence) -> list[PartitionResult]:
+    """Apply :func:`read_partition` to all partitions, in as many processes as processors and memory allow."""
+    needed = _BYTES_PER_RECORD * max(evidence.ends.values(), default=0) + 1
+    available = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text())
+    count = min(os.cpu_count() or 1, max(1, int(available[1]) * 1024 // needed if available else 1))
+    # a fork would have the client of this process without its threads
+    spawning = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(count, spawning, initializer=_end_with_parent) as pool:
+        small = replace(evidence, seen=(), processes=(), epochs=())
+        try:
+            return list(pool.map(partial(read_partition, small), evidence.ends))
+        except BrokenProcessPool:
+            raise SystemExit(f"a process was killed, probably for lack of memory: it needs {needed >> 20} MB") from None
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent ends, which would otherwise wait for work for ever."""
+
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def describe(e: Evidence, partitions: Sequence[PartitionResult], findings: list[Finding]) -> str:
     """Return the summary: what was checked, then the findings."""
-    lost = sum(evidence.kafka.get((t, p), {}).get(offset) != value for t, p, offset, value in evidence.acked)
+    held, acked, lost = (
+        sum(p.held for p in partitions),
+        sum(p.acked for p in partitions),
+        sum(p.lost for p in partitions),
+    )
     lines = [
-        f"{sum(map(len, evidence.kafka.values()))} records in Kafka, {len(evidence.acked)} acknowledged"
+        f"{held} records in Kafka, {acked} acknowledged"
         + (f" ({lost} lost by Kafka in unclean elections)" if lost else ""),
-        f"{len(evidence.batches)} batches in {len(evidence.runs)} finished runs, {len(evidence.epochs)} journal epochs, "
-        f"{len({shown['epoch'] for shown in evidence.seen})} leaders seen in {len(evidence.seen)} looks at the status",
+        f"{len(e.batches)} batches in {len(e.runs)} finished runs, {len(e.epochs)} journal epochs, "
+        f"{len({shown['epoch'] for shown in e.seen})} leaders seen in {len(e.seen)} looks at the status",
     ]
-    if evidence.task_hosts:
-        counts_of = Counter(host for run in evidence.runs for host in run.task_hosts)
+    if e.task_hosts:
+        counts_of = Counter(host for run in e.runs for host in run.task_hosts)
         lines.append("finished runs with tasks on " + ", ".join(f"{h}: {n}" for h, n in sorted(counts_of.items())))
-    for line in evidence.audit["lives"]:
+    for line in e.audit["lives"]:
         if line["life"] > 1 or line["gaps"]:
             where = f"{line['topic']}/{line['partition']}"
             lines.append(f"announced: {where} life {line['life']} at {line['start']}: {line['cause']} {line['gaps']}")
@@ -497,11 +723,13 @@ def describe(evidence: Evidence, findings: list[Finding]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    evidence = read(Path(arguments[0]))
-    findings = check(evidence)
-    text = describe(evidence, findings)
+    folder = Path(arguments[0])
+    evidence = read(folder)
+    partitions = read_partitions(evidence)
+    findings = judge(evidence, partitions)
+    text = describe(evidence, partitions, findings)
     print(text)
-    (Path(arguments[0]) / "checked.txt").write_text(text + "\n")
+    (folder / "checked.txt").write_text(text + "\n")
     return 1 if findings else 0
 
 
