@@ -71,12 +71,38 @@ def test_an_agent_killed_by_the_kernel_in_the_middle_of_a_copy_loses_and_repeats
         end_without_copies(cluster, flow)
 
 
-def starve(cluster: Cluster, name: str, failpoints: str | None = None) -> None:
-    """Let the kernel kill a process as soon as it needs more memory, and start it again."""
+def test_a_driver_killed_by_the_kernel_while_it_opens_the_journal_loses_and_repeats_nothing(
+    tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+) -> None:
+    """INV-2, INV-3. The first one dies after its claim, the next one after its snapshot. A batch is unfinished."""
+    topic = topic_name()
+    kafka_broker.create_topic(topic)
+    with (
+        Flow(kafka_broker.options, topic, rate=2_000, padding=400) as flow,
+        Cluster(tmp_path, kafka_broker.options, [topic], receivers=1, driver=AHEAD) as cluster,
+    ):
+        cluster.await_records(100)
+        cluster.killed_behind_a_held_job(flow, "driver")
+        marks = ("journal.opening", "journal.after-snapshot")
+        cluster.restart("driver", failpoints=f"{marks[0]}=hold")
+        cluster.await_hit(marks[0])
+        starve(cluster, "driver", failpoints=f"{marks[1]}=hold", held=marks[0])
+        cluster.await_hit(marks[1])
+        starve(cluster, "driver", failpoints="", held=marks[1])
+        (tmp_path / "hold").unlink()
+        cluster.await_completed(flow.truth.ends())
+        cluster.check(flow.truth)
+        assert cluster.starts("driver") == 4
+
+
+def starve(cluster: Cluster, name: str, failpoints: str | None = None, held: str = "") -> None:
+    """Let the kernel kill a process as soon as it needs more memory, and start it again. ``held``: where it is held."""
     process = cluster.process(name)
     with memory_group() as group:
         group.limit(STARVED_BYTES)
         group.add(process.pid)
+        if held:
+            cluster.release_hold(held)
         cluster.wait(lambda: process.poll() is not None, f"the kernel to kill {name}", may_end=[name])
         assert process.wait() == -signal.SIGKILL, cluster.describe()
         assert group.kills == 1

@@ -13,13 +13,18 @@ import pytest
 
 from forebay.kafka.embedded.broker import KafkaBroker
 from tests.conftest import missing
+from tests.integration.test_adoption import drop, leave_an_orphan
 from tests.jepsen.clock import HostClock, build
 from tests.support.kafka.flow import Flow
-from tests.support.processes.cluster import Cluster
+from tests.support.processes.cluster import AHEAD, Cluster
 from tests.support.servers.certificates import Authority
 from tests.support.stores import s3
-from tests.support.stores.contract import require_s3
+from tests.support.stores.contract import STORES, Store, require_s3
 from tests.support.stores.s3 import S3Server
+from wal.segments.barrier import barrier_made_ms
+from wal.segments.frame import Frame
+from wal.segments.layout import block_folder
+from wal.segments.scan import scan_segment
 
 pytestmark = pytest.mark.kafka
 
@@ -173,6 +178,52 @@ def test_receiver_with_a_wrong_clock_waits_for_s3_with_the_reason_and_loses_noth
         cluster.await_completed(flow.truth.ends())
         assert cluster.starts("r1") == 1
         cluster.check(flow.truth)
+
+
+@pytest.fixture
+def google_store(tmp_path: Path) -> Iterator[Store]:
+    with STORES["gs"](tmp_path / "store") as store:
+        store.begin()
+        yield store
+
+
+def test_driver_that_starts_a_day_ahead_keeps_the_barriers(
+    tmp_path: Path,
+    kafka_broker: KafkaBroker,
+    topic_name: Callable[[], str],
+    clock: Callable[[int], HostClock],
+    google_store: Store,
+) -> None:
+    """INV-8. Barriers stay for 24 hours; with this retention nothing else does. The emulator accepts any time in a request."""
+    topic = topic_name()
+    kafka_broker.create_topic(topic)
+    with Cluster(
+        tmp_path / "stream", kafka_broker.options, [topic], receivers=1, start=False, storage=google_store.options,
+        kafka={"session.timeout.ms": "1500"}, wal={"url": f"{google_store.url}/wal", "segment_size": "1B", "retention": "0s"},
+        driver=AHEAD,
+    ) as cluster:  # fmt: skip
+        truth = leave_an_orphan(cluster, topic, kafka_broker, action="kill")
+        cluster.await_end("r1")
+        cluster.kill9("driver")
+        drop(kafka_broker, topic, truth.ends())
+        epoch = cluster.state().receivers["r1"].epoch
+        cluster.restart("driver")
+        cluster.start("r1")
+        cluster.await_completed(truth.ends())
+        cluster.kill9("driver")
+        *_, barrier = cluster.wal_storage.list(block_folder("stream", "r1", epoch))
+        first = next(scan_segment(cluster.wal_storage, barrier))
+        assert isinstance(first, Frame) and barrier_made_ms(first, barrier) is not None
+
+        folder = block_folder("stream", "r1", epoch)
+        assert len(cluster.wal_storage.list(folder)) > 1
+        cluster.start("driver", environment=clock(25 * HOUR).environment)
+        cluster.wait(
+            lambda: len(cluster.wal_storage.list(folder)) <= 1 and not cluster.state().cleanups,
+            "the end of a round of clean-up of the WAL",
+        )
+        assert cluster.wal_storage.list(folder) == [barrier]
+        cluster.check(truth)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -115,3 +116,17 @@ def test_an_expression_is_allowed_by_one_of_each_alternative(monkeypatch: pytest
         ("EPL-2.0 OR GPL-2.0-only WITH Classpath-exception-2.0", True),
     ):  # fmt: skip
         assert is_allowed(expression, allowed) is expected, expression
+
+
+def test_each_exception_from_a_security_rule_has_its_reason_behind_it() -> None:
+    names = subprocess.run(
+        ["git", "ls-files", "*.py"], cwd=_ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    found = [
+        match
+        for name in names
+        for match in re.findall(r"# noqa:[^\n]*\bS\d+[^\n]*", (_ROOT / name).read_text(encoding="utf-8"))
+        if not name.endswith("test_supply_chain.py")
+    ]
+    assert found
+    assert [text for text in found if not re.fullmatch(r"# noqa: S\d+(  | - )\S.*", text)] == []
