@@ -56,6 +56,8 @@ pytestmark = pytest.mark.kafka
 
 #: timeout of a request that must fail, and the longest time until its error: no mistake hangs
 SECONDS, SECONDS_MAX = 3.0, 30.0
+#: timeout of a request that may succeed: many clients log in at the same time, on a machine that may be busy
+ALLOWED_SECONDS = 20.0
 RECORDS = ["a", "b", "c"]
 SCHEMA = StructType().add("value", StringType())
 #: in no error, log or text
@@ -85,9 +87,9 @@ def values(*texts: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"value": list(texts)})
 
 
-def read(options: Options, topic: str) -> int:
+def read(options: Options, topic: str, seconds: float = SECONDS) -> int:
     """Read the topic as a task does."""
-    access = KafkaAccess(dict(options), "g", SECONDS)
+    access = KafkaAccess(dict(options), "g", seconds)
     return sum(rows.num_rows for rows in read_range(access, OffsetRange(topic, 0, 0, 3), Reading(keep=False)))
 
 
@@ -124,7 +126,9 @@ def test_every_login_reads(secured_broker: SecuredBroker, topic: str) -> None:
         "OAUTHBEARER over TLS": {**broker.token_options, **over_tls},
     }
     with ThreadPoolExecutor(len(logins)) as pool:
-        found = dict(zip(logins, pool.map(lambda options: read(options, topic), logins.values()), strict=True))
+        found = dict(
+            zip(logins, pool.map(lambda options: read(options, topic, ALLOWED_SECONDS), logins.values()), strict=True)
+        )
     assert found == dict.fromkeys(logins, len(RECORDS))
 
 
@@ -238,7 +242,7 @@ def direct_stream(topic: str, folder: Path) -> Callable[[Options], object]:
 
     def use(options: Options) -> int:
         runs = Runs(options, folder / f"checkpoint-{options.get('sasl.username')}")
-        stream = runs.start(Subscribe([topic]), params={"group.id": f"direct-{topic}"}, timeout_seconds=SECONDS)
+        stream = runs.start(Subscribe([topic]), params={"group.id": f"direct-{topic}"}, timeout_seconds=ALLOWED_SECONDS)
         runs.await_records(len(RECORDS))
         runs.stop(stream)
         return runs.records
@@ -297,7 +301,7 @@ def test_every_reader_and_writer_works_with_exactly_its_rights_and_names_each_on
     secured_broker.create_topic(written, 1)
     direct, commits = (Right("group", f"{use}-{topic}", ("Read",)) for use in ("direct", "commits"))
     roles = {
-        "task": Role(reader_rights([topic]), lambda options: read(options, topic)),
+        "task": Role(reader_rights([topic]), lambda options: read(options, topic, ALLOWED_SECONDS)),
         "batch query": Role(reader_rights([topic]), batch_query(topic)),
         "streaming query": Role(reader_rights([topic]), streaming_query(topic)),
         "direct stream": Role([*reader_rights([topic]), direct], direct_stream(topic, tmp_path)),

@@ -32,6 +32,8 @@ _LEFT_OUT = ("kill", "stop", "rolling", "unclean")
 _EVERY_SECONDS = 60.0
 #: at most this many records per second are sent to measure the capacity
 _PROBE_SETTLE_SECONDS, _PROBE_SECONDS, _PROBE_RATE = 15.0, 30.0, 60_000.0
+#: of each worker host: half of the capacity, while the store is away for the longest time of a fault
+_LOCAL_BYTES = 200_000_000
 #: of a line in a picture
 _POINTS_SHOWN = 60
 
@@ -65,7 +67,11 @@ def main(arguments: list[str] | None = None) -> int:
     folder = chosen.out.resolve() / f"soak-{seed}"
     if folder.exists():
         parser.error(f"{folder} exists: delete it, or choose another --out")
-    return 0 if play(folder, Shape(chosen.brokers), seed, chosen.hours * 3600, chosen.rate_max) else 1
+    return (
+        0
+        if play(folder, Shape(chosen.brokers, local_bytes=_LOCAL_BYTES), seed, chosen.hours * 3600, chosen.rate_max)
+        else 1
+    )
 
 
 def play(folder: Path, shape: Shape, seed: int, seconds: float, rate_max: float) -> bool:

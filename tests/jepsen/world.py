@@ -42,7 +42,7 @@ DRIVERS, STORE = ("d1", "d2"), "store"
 MASTER = "master"
 OBSERVER = "observer"
 _ROLES = ("receiver", "agent", "task", "query", "reader", "operator")
-_STORE_BYTES, _BLOCKS_BYTES = 400_000_000, 24_000_000
+_STORE_BYTES = 400_000_000
 _START_SECONDS, _LOOK_SECONDS = 120.0, 0.1
 #: of a worker: one for each driver, and one for an application whose end the master has not noticed yet
 _EXECUTORS = 3
@@ -54,13 +54,14 @@ _COMMAND = str(Path(sys.executable).with_name("forebay"))
 @dataclass(frozen=True)
 class Shape:
     """The size of a run. ``store``: ``s3`` or ``hdfs``, of WAL and journal. ``engine``: ``local``, in the driver, or ``spark``,
-    on the worker hosts."""
+    on the worker hosts. ``local_bytes``: size of each worker host's disk for local copies."""
 
     brokers: int = 3
     workers: int = 2
     partitions: int = 4
     store: str = "s3"
     engine: str = "local"
+    local_bytes: int = 24_000_000
 
     @property
     def broker_hosts(self) -> tuple[str, ...]:
@@ -139,7 +140,7 @@ class World:
         for name in ("out", "logs", "certificates"):
             (self.folder / name).mkdir(parents=True)
         self._stack.enter_context(self.network)
-        self.disks = {host: self._disk(self.folder / "hosts" / host / "blocks", _BLOCKS_BYTES)
+        self.disks = {host: self._disk(self.folder / "hosts" / host / "blocks", self.shape.local_bytes)
                       for host in self.shape.worker_hosts}  # fmt: skip
         self.disks[STORE] = self._disk(self.folder / "store", _STORE_BYTES)
         self.brokers = Brokers(

@@ -34,6 +34,7 @@ from driver.spark.java.check import check_java
 from forebay.model.errors import AlreadyRunningError
 from forebay.model.identifiers import check_name, managed_id
 from forebay.process import logs
+from forebay.process.allocator import limit_arenas
 from forebay.process.notify import taken_out
 from forebay.process.signals import stop_signals
 from forebay.settings.reading.load import load
@@ -60,6 +61,12 @@ def log_to_stderr(settings: Settings, service: str, **constant: str) -> None:
     logs.configure(
         settings.log.format, settings.log.level, **{"service": service, "stream": settings.stream, **constant}
     )
+
+
+def begin(settings: Settings, service: str, **constant: str) -> None:
+    """Prepare this process for a service that runs until it is stopped."""
+    limit_arenas()
+    log_to_stderr(settings, service, **constant)
 
 
 def with_option(help_text: str) -> Callable[[_Command], _Command]:
@@ -103,7 +110,7 @@ def driver(
         raise click.UsageError("--take-over and --standby exclude each other")
     paths = (invocation.config_path, *others)
     streams = [invocation.settings(), *map(load, others)]
-    log_to_stderr(streams[0], "driver", stream=",".join(settings.stream for settings in streams))
+    begin(streams[0], "driver", stream=",".join(settings.stream for settings in streams))
     refuse_equal_modules(paths)
     for settings, path in zip(streams, paths, strict=True):
         require_writable("driver.journal", settings.driver.journal)
@@ -135,7 +142,7 @@ def agent(invocation: Invocation) -> int:
     agent.capacity. They drain when the agent is stopped, and are killed with it when it is killed.
     """
     settings = invocation.settings()
-    log_to_stderr(settings, "agent")
+    begin(settings, "agent")
     require_writable("agent.blocks", settings.agent.blocks)
     from executor_agent.main import run
 
@@ -160,7 +167,7 @@ def receiver(invocation: Invocation, receiver_id: str) -> int:
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     settings = invocation.settings()
-    log_to_stderr(settings, "receiver", receiver=receiver_id)
+    begin(settings, "receiver", receiver=receiver_id)
     if settings.has_wal:
         require_writable("wal.url", settings.wal.url)
     else:

@@ -87,7 +87,7 @@ RELEASES = (
     Release("2026-11-23-1754", "8648130b", "joint jobs, replicas beside a WAL"),
     Release("2026-11-26-2052", "2469ed98", "leader epochs in the journal"),
     Release("2026-11-28-1238", "98e9bab8", "warnings about stores that do not answer, checksums of leases and claims"),
-    Release("2026-11-29-1513", "d4ae68fb", "nothing yet"),
+    Release("2026-11-29-1513", "9e285c4d", "nothing yet"),
 )
 
 
