@@ -265,6 +265,10 @@ def test_checker_imports_nothing_of_the_product() -> None:
         )
     }
     assert names <= {*sys.stdlib_module_names, "confluent_kafka"}
+    # nor by a name that is computed, nor by a command
+    assert not names & {"importlib", "pkgutil", "runpy", "subprocess"}
+    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    assert not called & {"__import__", "eval", "exec"}
 
 
 def test_files_of_a_run_are_read_back(tmp_path: Path) -> None:
