@@ -52,7 +52,10 @@ def check_service_url(whose: str, url: str, https: bool) -> None:
         plain = (
             parts.hostname is not None
             and parts.port != 0
-            and parts._replace(scheme="", netloc="").geturl() in ("", "/")
+            # compared with the text, because urlsplit ignores some characters: line ends, and spaces before the scheme
+            and url.lower().removesuffix("/") == f"{parts.scheme}://{parts.netloc}".lower()
+            and url.isprintable()
+            and not {" ", "\\"} & set(url)
         )
     except ValueError:
         plain, parts = False, urlsplit("")

@@ -332,6 +332,16 @@ def test_without_wal_only_receiver_replaces_copy(guard: Guard, tmp_path: Path) -
         assert {role for role, status in answers.items() if status != 403} == allowed, answers
 
 
+#: none of them is the address of a service
+NO_SERVICES = (
+    "file:///etc/passwd", "ftp://h1:7081", "unix:/run/x.sock", "gopher://h1:7081", "javascript:alert(1)", "h1:7081", "//h1:7081",
+    "http://", "http://:7081", "https:///etc/passwd", "http://user:secret@h1:7081", "http://h1:0", "http://h1:-1", "http://h1:x",
+    "http://h1:7081/path", "http://h1:7081?a", "http://h1:7081?", "http://h1:7081#a", "http://h1:7081#", "http://h1:7081//",
+    "http://h1:7081\n", "http://h1\n:7081", "http://h1:7081\r\nX-A: b", "\nhttp://h1:7081", "http://h1\t:7081", " http://h1:7081",
+    "http://h1 :7081", "http://h1\0:7081", "http://h1\x1b[2J:7081", "http://h1\u2028:7081", "http://h1\\@h2:7081", "http://h1\\.h2:7081",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("url", "https", "fine"),
     [
@@ -344,6 +354,7 @@ def test_without_wal_only_receiver_replaces_copy(guard: Guard, tmp_path: Path) -
         ("file:///etc/passwd", False, False),
         ("http://h1:70810", False, False),
         ("http://[::1", False, False),
+        *((url, https, False) for url in NO_SERVICES for https in (False, True)),
     ],
 )
 def test_tasks_only_receive_urls_of_agents(url: str, https: bool, fine: bool) -> None:
@@ -352,11 +363,12 @@ def test_tasks_only_receive_urls_of_agents(url: str, https: bool, fine: bool) ->
         check_service_url("an agent's url", url, https)
 
 
-def test_agent_with_invalid_url_is_refused(guard: Guard, submitted: Submitted) -> None:
+@pytest.mark.parametrize("url", NO_SERVICES)
+def test_agent_with_invalid_url_is_refused(url: str, guard: Guard, submitted: Submitted) -> None:
     app = tracker_application(submitted, status=submitted, ready=lambda: None, release="test", guard=guard)
     path, heartbeat = NAMED[-1]
     with Server(app, "http://127.0.0.1:0", guard=guard) as server:
-        body = msgspec.json.encode(msgspec.structs.replace(heartbeat, url="file:///etc/passwd"))
+        body = msgspec.json.encode(msgspec.structs.replace(heartbeat, url=url))
         assert ask(server.url, "POST", path, f"Bearer {token('agent:h1')}", body).status == 400
     assert not submitted.requests
 
