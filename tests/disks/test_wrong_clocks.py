@@ -180,6 +180,46 @@ def test_receiver_with_a_wrong_clock_waits_for_s3_with_the_reason_and_loses_noth
         cluster.check(flow.truth)
 
 
+@pytest.mark.parametrize("seconds", [HOUR, -HOUR])
+def test_driver_with_a_wrong_clock_ends_with_the_reason_if_its_journal_is_on_s3_and_nothing_is_lost(
+    tmp_path: Path,
+    kafka_broker: KafkaBroker,
+    topic_name: Callable[[], str],
+    clock: Callable[[int], HostClock],
+    s3_server: S3Server,
+    seconds: int,
+) -> None:
+    topic = topic_name()
+    kafka_broker.create_topic(topic)
+    moved = clock(0)
+    with (
+        Flow(kafka_broker.options, topic, rate=300) as flow,
+        Cluster(
+            tmp_path / "stream",
+            kafka_broker.options,
+            [topic],
+            receivers=1,
+            start=False,
+            driver={"journal": f"s3://{s3.BUCKET}/journal"},
+            storage=s3.options(
+                s3_server.url, request_timeout="20s"
+            ),  # the audit reads the journal too, without a second try
+        ) as cluster,
+    ):
+        cluster.start("driver", environment=moved.environment)
+        cluster.start("agent")
+        cluster.start("r1")
+        cluster.await_records(100)
+        moved.move(seconds)
+        assert cluster.await_end("driver") == 1
+        assert "RequestTimeTooSkewed" in cluster.log("driver").splitlines()[-1], cluster.log("driver")
+        moved.move(0)
+        cluster.restart("driver")
+        flow.stop()
+        cluster.await_completed(flow.truth.ends())
+        cluster.check(flow.truth)
+
+
 @pytest.fixture
 def google_store(tmp_path: Path) -> Iterator[Store]:
     with STORES["gs"](tmp_path / "store") as store:
