@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
+import logging
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
+from driver.background.discovery import LostJournal, check_commits, foreign_commits
 from driver.journal import checked_json, claims
 from driver.journal.claims import Claim
 from driver.journal.leadership.lease import Lease, lease_path, stored_lease
 from driver.outputs.run import OutputRun, decoded
-from forebay.model.errors import CorruptionError, NewerVersionError, StoreError
+from executor_agent.store import BlockStore
+from forebay.kafka.client.admin import Committed
+from forebay.model.errors import CorruptionError, NewerVersionError, StoreError, UsageError
 from forebay.model.identifiers import numbered
+from forebay.model.values import TopicPartition
+from forebay.process.clock import ManualClock
 from tests.fuzz.reader import Reader, new_store, store_of, text_reader
 from wal import dead_letters
 from wal.keyed import files
@@ -37,6 +46,11 @@ def object_readers() -> dict[str, Reader]:
         "claim": _reader(
             lambda data: claims.decode(data, "s/epochs/1"), Claim(_EPOCH, "d", 7).encode(), _encoded(Claim(_EPOCH, "d", 7)),
             allowed=(CorruptionError,),
+        ),
+        "driver epochs of an agent": _driver_epochs_reader(),
+        "metadata of a commit": Reader(
+            honest=(b"forebay:1:1", b"another program's"), refused=(b"forebay:1:2", b"forebay:2:1"),
+            read=lambda data: _commit(data.decode("utf-8", "surrogateescape")), allowed=(LostJournal,),
         ),
         "output marker": _reader(lambda data: decoded(data, "p"), _encoded(_RUN), allowed=(StoreError,)),
         "names of files": text_reader(
@@ -67,6 +81,35 @@ def _encoded(value: msgspec.Struct) -> bytes:
 def _lease(data: bytes) -> None:
     """A damaged lease counts as none."""
     stored_lease(store_of(lease_path("s"), data), "s")
+
+
+def _driver_epochs_reader() -> Reader:
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    store = BlockStore(folder.name, quota_bytes=1 << 30, clock=ManualClock())
+    store.keep_driver_epoch("s", _EPOCH)
+    files = sorted(Path(folder.name, "s").iterdir())
+    honest = files[0].read_bytes()
+    logging.getLogger(BlockStore.__module__).addHandler(logging.NullHandler())  # most attempts log a warning
+
+    def read(data: bytes) -> None:
+        """One file has the bytes, then both. The agent obeys no older driver because of the first."""
+        assert len(files) == 2
+        for other in (honest, data):
+            for file, content in zip(files, (data, other), strict=True):
+                file.write_bytes(content)
+            epoch = store.driver_epoch("s")
+            assert epoch >= (_EPOCH if other is honest else 0)
+
+    return Reader(honest=(honest, b"%d" % _EPOCH), read=read, allowed=(UsageError,), cost=4)
+
+
+def _commit(text: str) -> None:
+    """Any program can commit any metadata for the group."""
+    tp = TopicPartition("t", 0)
+    commit = {tp: Committed(5, -1, text)}
+    foreign_commits(commit, "g", {tp: 7})
+    check_commits(commit, "g", 1, {tp: (1, 7)})
 
 
 def _manifest_reader() -> Reader:
