@@ -27,7 +27,7 @@ def test_status_shows_tables_for_people(
     project: Any, made_up_driver: Any, capsys: pytest.CaptureFixture[str], make_status: Any, make_partition: Any
 ) -> None:
     made_up_driver.status = make_status(
-        make_partition(),
+        msgspec.structs.replace(make_partition(), receiver_id="holder"),
         receivers=(
             m.TrackedReceiver(
                 receiver_id="[bold]r1", epoch=1, host="h", state="active", detail="", silent_seconds=-1,
@@ -43,7 +43,7 @@ def test_status_shows_tables_for_people(
     out, err = capsys.readouterr()
     assert err == ""
     for part in ("t/0", "active", "30", "42", "12", "[bold]r1", "64.0 MB", "no heartbeat yet", "local_copies_given_up 3",
-                 "http://h:1", "queued", "778", "1234 records/s"):  # fmt: skip
+                 "holder", "http://h:1", "queued", "778", "1234 records/s"):  # fmt: skip
         assert part in out
 
 

@@ -169,6 +169,8 @@ def test_pods_name_what_is_there(in_kubernetes: tuple[Manifests, Settings]) -> N
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
         secret = next(volume["secret"] for volume in pod["volumes"] if "secret" in volume)
         assert secret["defaultMode"] & 0o007 == 0, "a file that everybody may read is refused"
     (mount,) = (m for m in agent["template"]["spec"]["containers"][0]["volumeMounts"] if m["name"] == "blocks")

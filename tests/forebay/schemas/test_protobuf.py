@@ -239,6 +239,9 @@ def test_text_of_file_is_compiled_with_its_imports(line: str) -> None:
     [
         ('syntax = "proto3"; message M { Absent a = 1; }', (), r"cannot parse schema 7: protoc .*: schema.proto:1:\d+: .Absent"),
         ('syntax = "proto3"; import "gone.proto"; message M {}', (), "gone.proto.*not found"),
+        ('syntax = "proto3"; import "/etc/passwd"; message M {}', (), "/etc/passwd.*not found"),
+        ('syntax = "proto3"; import "../../../../../etc/passwd"; message M {}', (), "etc/passwd"),
+        ('syntax = "proto3"; import public "/proc/self/environ"; message M {}', (), "/proc/self/environ.*not found"),
         ("plain words", (), "protoc refused it: schema.proto:1:1: "),
         (TEXT, (("../line.proto", LINE_TEXT),), "'../line.proto' is not a name of a Protobuf file"),
         (TEXT, (("--plugin=x.proto", LINE_TEXT),), "'--plugin=x.proto' is not a name"),

@@ -14,7 +14,7 @@ from tests.support.servers.answering import AnsweringHandler, AnsweringServer
 
 class RegistryFront(AnsweringServer):
     """``wanted``: the header Authorization, if any, or what says whether one is good. ``guids``: GUID → number behind.
-    ``failures``: statuses of the next answers, used up one by one. ``asked``: the paths of all requests."""
+    ``failures``: statuses of the next answers, used up one by one. ``asked``: the paths of all requests. ``headers``: theirs."""
 
     def __init__(
         self, behind: str, wanted: str | Callable[[str], bool] | None = None, files: dict[str, str] | None = None
@@ -22,11 +22,13 @@ class RegistryFront(AnsweringServer):
         self.guids: dict[str, int] = {}
         self.failures: list[int] = []
         self.asked: list[str] = []
+        self.headers: list[dict[str, str]] = []
         front = self
 
         class Handler(AnsweringHandler):
             def do_GET(self) -> None:  # noqa: N802 - its library's name
                 front.asked.append(self.path)
+                front.headers.append({name.lower(): value for name, value in self.headers.items()})
                 status, body = 401, b'{"error_code": 401, "message": "who are you?"}'
                 given = self.headers["Authorization"] or ""
                 if wanted is None or (wanted(given) if callable(wanted) else given == wanted):

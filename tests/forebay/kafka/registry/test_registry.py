@@ -8,6 +8,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry import RegisteredSchema as KnownSchema
 from confluent_kafka.schema_registry import Rule, RuleKind, RuleMode, RuleSet, Schema, SchemaReference
@@ -24,6 +25,10 @@ from forebay.kafka.registry.client import (
     check_readable,
 )
 from forebay.model.errors import UnreachableError, UsageError
+from forebay.model.records import DATAFRAME_SCHEMA
+from forebay.schemas.columns import decode_column
+from pyspark_forebay.decoding import find_decoding
+from pyspark_forebay.options.subscription import Subscription
 from tests.support.kafka.registered import Writers, message_class, orders_file
 from tests.support.run.ports import free_port
 from tests.support.servers.certificates import Authority
@@ -100,11 +105,41 @@ def test_credentials_are_sent_only_to_the_registry(writers: Writers, number: int
         wrong = access(front.url, basic_auth_user_info=f"other:{SECRET}", ssl_ca_location=str(authority.ca_file))
         with pytest.raises(UsageError, match=r"refused access \(401\)") as refused:
             ask(wrong, number)
+        asked = len(front.asked)
         with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED") as untrusted:
             ask(access(front.url.replace("://", f"://reader:{SECRET}@"), attempts=1), number)
+        assert len(front.asked) == asked
     assert SECRET not in str(refused.value) + str(untrusted.value)
     with RegistryFront(writers.url, f"Bearer {SECRET}") as front:
         assert ask(access(front.url, bearer_auth_token=SECRET), number) is not None
+
+
+def test_registry_gets_no_credentials_of_kafka_or_of_forebay(
+    writers: Writers, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither from the planner of a query nor from its tasks."""
+    kafka = {"sasl.username": "kafkas-user", "sasl.password": "kafkas-password", "ssl.key.password": "kafkas-key"}
+    kafka |= {"sasl.oauthbearer.client.id": "kafkas-id", "sasl.oauthbearer.client.secret": "kafkas-client"}
+    options = {f"kafka.{name}": value for name, value in kafka.items()}
+    monkeypatch.setenv("FOREBAY_TOKENS", "query forebays-token-of-queries")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "stores-key")
+    with RegistryFront(writers.url) as front:
+        options |= {"kafka.bootstrap.servers": "h:1", "schema.registry.url": front.url}
+        options |= {"valueformat": "avro", "valuesubject": "inner-value"}
+        decoding = find_decoding(options, Subscription(topics=("inner",)), False)
+        assert decoding is not None
+        planned = len(front.asked)
+        other = writers.register("inner-other-value", {"type": "record", "name": "Other", "fields": []})
+        fields: Any = [{"value": b"\0" + other.to_bytes(4, "big"), "topic": "inner", "partition": 0, "offset": 0}]
+        decode_column(decoding.columns[0], pa.RecordBatch.from_pylist(fields, schema=DATAFRAME_SCHEMA(False)))
+        assert 0 < planned < len(front.asked) == len(front.headers)
+    secrets = [*kafka.values(), "forebays-token-of-queries", "stores-key"]
+    secrets.append(base64.b64encode(b"kafkas-user:kafkas-password").decode())
+    sent = repr(front.headers) + repr(front.asked)
+    assert not [secret for secret in secrets if secret in sent], sent
+    assert not [
+        headers for headers in front.headers if {"authorization", "cookie", "proxy-authorization"} & headers.keys()
+    ]
 
 
 def test_failing_registry_is_retried_within_attempts(writers: Writers, number: int) -> None:
