@@ -90,7 +90,7 @@ def _value(offsets: Any) -> Any:
         return offsets
     try:
         return json.loads(offsets)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # deep nesting
         raise UsageError(f"offsets: not JSON: {error}") from None
 
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 import msgspec
 
+from deploy.commands.recovery.journal import _kinds
 from driver.journal import events as ev
 from driver.journal import history
 from driver.journal.files import claim_path
 from driver.journal.log import reading as journal
 from driver.journal.state import State
 from driver.journal.statistics import BatchStatistics
+from forebay.model.block_runs.decoding import decode_run, open_block
 from forebay.model.errors import CorruptionError, ForebayError, MissingKeyError, NewerVersionError
 from forebay.model.identifiers import numbered
 from forebay.model.payload import decode_block
-from forebay.model.values import Block, Handle
+from forebay.model.values import Block, BlockMeta, Handle
 from tests.fuzz.reader import Reader, new_store, store_of
 from tests.support.state.rows import ODD_ROWS, block, filler
 from wal.blocks import block_of_frame, decode_meta, encode_meta, read_stored
@@ -154,6 +156,16 @@ def _payloads() -> dict[bytes, Any]:
     return {payload.to_pybytes(): meta for meta, payload in _block_frames() if meta.key_id is None}
 
 
+def _together(payload: bytes, meta: BlockMeta) -> Callable[[bytes], None]:
+    """Return the reading of a block that is decoded together with the block before it."""
+
+    def read(data: bytes) -> None:
+        before = open_block(payload, meta)
+        decode_run([before, open_block(data, meta, before)], verify_digests=True)
+
+    return read
+
+
 def stored_readers() -> dict[str, Reader]:
     """Return the readers of what receivers, drivers and agents store."""
     frames = _block_frames()
@@ -192,6 +204,13 @@ def stored_readers() -> dict[str, Reader]:
             )
             for number, (payload, meta) in enumerate(_payloads().items())
         },
+        **{
+            f"payload-{number} after another one": Reader(honest=(payload,), read=_together(payload, meta), allowed=(ValueError,))
+            for number, (payload, meta) in enumerate(_payloads().items())
+        },
+        "kinds of a journal's events": Reader(
+            honest=(msgspec.msgpack.encode([{"event": "stream-created", "cause": "earliest"}]),), read=_kinds, allowed=()
+        ),
     }  # fmt: skip
 
 

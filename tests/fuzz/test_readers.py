@@ -73,6 +73,8 @@ _KNOWN: tuple[tuple[str, bytes], ...] = (
     ("url of a store", b"s3://["),
     ("urls of a tracker", b"http://["),
     ("offsets of a query", _NESTED),
+    ("offsets in a query's progress", _NESTED),
+    ("secrets in a settings file", b"a = " + _NESTED),
     ("Avro schema", b'{"type": "record", "name": "R", "fields": [{"name": 1.5, "type": "int"}]}'),
     ("JSON schema", b'{"$id": "http://[", "type": "string"}'),
     ("JSON schema", b'{"type": "object", "properties": {"\\ud800": {"type": "string"}}}'),

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from deploy.commands.debug.group import raw_values
 from deploy.commands.inspection.tap import paths
+from deploy.commands.inspection.tap.selection import document_of
 from deploy.commands.offsets.file import ExportedIncarnation, ExportedOffsets, ExportedPartition, read_file
 from deploy.commands.setup.installation import EXAMPLE
 from forebay.client.events import decoded, parse_events
@@ -22,6 +24,7 @@ from forebay.settings.reading.load import from_text, load
 from pyspark_forebay import offsets
 from pyspark_forebay.options.source import check
 from pyspark_forebay.options.values import tracker_urls
+from pyspark_forebay.progress import kafka_offsets
 from tests.fuzz.reader import Reader, text_reader
 from wal.blocks.encryption import KEYS_VARIABLE, load_keys
 from wal.storage import open_storage
@@ -95,6 +98,9 @@ def text_readers() -> dict[str, Reader]:
         "condition of tap": text_reader(
             paths.parse_condition, "order.lines[*].price=5", '$["a b"][0].c', allowed=(ValueError,)
         ),
+        "document of tap": Reader(honest=(b'{"a": {"b": [5, "x", null]}}', b'"x"'), read=_document, allowed=()),
+        "offsets in a query's progress": text_reader(kafka_offsets, _OFFSETS, allowed=usage),
+        "secrets in a settings file": _in_a_file(raw_values, _SETTINGS.encode(), allowed=()),
         "events of a driver": Reader(
             honest=(b'id: 4\nevent: batch-completed\ndata: {"batch_id": 5}\n\n: comment\nevent: end\ndata: {}\n\n',),
             read=_events, allowed=(ValueError,),
@@ -125,6 +131,13 @@ def _from_a_variable(text: str) -> None:
     name, _, value = text.partition("=")
     if "\0" not in text:  # no variable of a process can have it
         load(EXAMPLE, {f"FOREBAY__{name}": value})
+
+
+def _document(data: bytes) -> None:
+    """A record's value may be any bytes."""
+    document = document_of(data)
+    for condition in ("a.b[0]=5", "a.b[1]=x", "a.b[*]=null", "a=[1"):
+        paths.parse_condition(condition).holds(document)
 
 
 def _of_a_checkpoint(text: str) -> None:

@@ -98,7 +98,7 @@ def raw_values(path: Path) -> dict[str, Any]:
     try:
         values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
         return values
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):  # deep nesting
         return {}
 
 
