@@ -9,8 +9,9 @@ requests to a store of objects (``uploads.py``), and without a WAL the agent's s
 What is modelled, and which tests run the real code: docs/RELIABILITY.md, "Simulation".
 
 A run is a list of *steps*, each named by a label such as ``r1.2 poll`` or ``deliver r1.2/report#3 d1``. Between any two steps
-a process may be killed or paused, a host may lose its page cache, a message may be lost, repeated or delayed, and a store may
-answer wrongly (``faulty.py``). ``invariants`` checks everything after every step, by what is durable (``durable.py``).
+a process may be killed or paused, a host may lose its page cache, a message may be lost, repeated or delayed, a store may
+answer wrongly (``faulty.py``), and a call in a host's block directory may fail (``folder_faults.py``). ``invariants`` checks
+everything after every step, by what is durable (``durable.py``).
 
 * ``python -m tests.simulation`` runs new seeds until it is stopped; ``--seed N`` runs one of them, ``--runs N`` a number of
   them, and ``--steps N`` sets the number of steps with faults. Then all faults end, and every record must be taken in and

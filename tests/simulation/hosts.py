@@ -23,9 +23,10 @@ from executor_agent.receivers import Receivers
 from executor_agent.service import AgentIdentity, Heartbeat
 from executor_agent.store import BlockStore
 from forebay import messages as m
-from forebay.model.errors import CorruptionError
+from forebay.model.errors import CorruptionError, StoreError, UnreachableError, UsageError
 from forebay.model.values import Block
 from forebay.process.clock import Clock
+from tests.simulation.folder_faults import FAULTS, FolderFault
 from tests.simulation.http_answers import HttpAnswer, SimulatedClient
 from tests.simulation.scheduler import Step, as_fault
 from tests.simulation.shells import SteppedEvent, SteppedThread, Task, pause, stepped
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 #: hosts without a receiver, so that a single receiver has a replica host
 IDLE_HOST = "host-spare"
+#: the host of all receivers, if their hosts have the same name
+ONE_HOST = "host"
 #: size of a block directory; far below what a machine has, so that the machine's free space changes no run
 QUOTA_BYTES = 1_000_000
 #: the names of files with the highest epoch of a driver begin with it
@@ -46,14 +49,18 @@ _EPOCH_FILE = "driver-epoch"
 _FOLDER = Path("/dev/shm")
 
 
-class LateClock:
-    """A clock by which every file is old: the driver may not rely on the age of the blocks that a heartbeat names."""
+class WrongClock:
+    """A clock that is wrong by years, so that every file is old, or none is.
 
-    def __init__(self, clock: Clock) -> None:
+    The driver may not rely on the age of the blocks that a heartbeat names.
+    """
+
+    def __init__(self, clock: Clock, wall_ms: int) -> None:
         self._clock = clock
+        self._wall_ms = wall_ms
 
     def wall_ms(self) -> int:
-        return 1 << 42  # in the year 2109
+        return self._wall_ms
 
     def monotonic(self) -> float:
         return self._clock.monotonic()
@@ -63,7 +70,8 @@ class CheckedStore(BlockStore):
     """The agent's store, whose deletions are checked before they happen. The host knows which epoch it stored."""
 
     def __init__(self, host: Host) -> None:
-        super().__init__(host.directory, quota_bytes=QUOTA_BYTES, clock=LateClock(host.clock), may_delete_copies=False)
+        clock = WrongClock(host.clock, host.world.options.agents_ms)
+        super().__init__(host.directory, quota_bytes=QUOTA_BYTES, clock=clock, may_delete_copies=False)
         self._host = host
 
     def keep_driver_epoch(self, stream: str, epoch: int) -> None:
@@ -72,9 +80,10 @@ class CheckedStore(BlockStore):
 
     def delete(self, stream: str, block_id: str) -> bool:
         self._host.world.invariants.copy_deleted(self._host.name, block_id)
-        deleted = super().delete(stream, block_id)
-        self._host.reread()
-        return deleted
+        try:
+            return super().delete(stream, block_id)
+        finally:
+            self._host.reread()
 
 
 def _send(path: str, message: msgspec.Struct) -> HttpAnswer | None:
@@ -120,7 +129,12 @@ class Agent:
         self._go_on(answer)
 
     def _go_on(self, answer: HttpAnswer | None) -> None:
-        wanted: Any = self._thread.send(answer)
+        try:
+            with self._host.folder.acting():
+                wanted: Any = self._thread.send(answer)
+        except MemoryError:  # the thread ends, and then the process
+            self._host.kill_agent()
+            return
         if isinstance(wanted, m.AgentHeartbeatRequest):
             self._host.check_announced(wanted)
             self._beats += 1
@@ -150,6 +164,7 @@ class Host:
         self.lost: set[str] = set()
         self.obeyed = 0
         self._rot: dict[Path, tuple[bytes, bytes]] = {}  # file → its bytes before, and as they are now
+        self.folder = FolderFault(self._folder_failed)
         self.agent = Agent(self)
 
     @property
@@ -162,6 +177,8 @@ class Host:
 
     def fault_steps(self) -> Iterator[Step]:
         yield as_fault(Step(f"{self.name} kill-agent", self.kill_agent, 1))
+        if not self.folder.is_armed:
+            yield as_fault(Step(f"{self.name} folder-fails", self.folder.arm, self.world.options.quiet, FAULTS))
 
     def rot_steps(self) -> Iterator[Step]:
         """Rot that a reader meets is as likely as a step that makes progress."""
@@ -179,18 +196,33 @@ class Host:
     # ---- what receivers write ----------------------------------------------------------------------------------------
 
     def receive(self, frame: bytes) -> None:
-        """Receive a replica of another host's block, as the agent does for a request."""
+        """Receive a replica of another host's block, as the agent does for a request.
+
+        Raises UnreachableError if that fails: the agent answers with an error, and goes on.
+        """
         meta = read_stored(frame, self.name).meta
-        incoming = self.agent.store.receive(meta.stream, meta.id, len(frame))
         try:
-            incoming.write(frame)
-            incoming.keep(durable=True)
+            with self.folder.acting():
+                incoming = self.agent.store.receive(meta.stream, meta.id, len(frame))
+                try:
+                    incoming.write(frame)
+                    incoming.keep(durable=True)
+                finally:
+                    incoming.close()
+        except (StoreError, MemoryError) as error:
+            raise UnreachableError(f"{self.name}: {error}") from None
         finally:
-            incoming.close()
-        self.reread()
+            self.reread()
+
+    def _folder_failed(self) -> None:
+        self.world.reached["block directory failed"] += 1
 
     def reread(self) -> None:
         """Read the directory again after a change."""
+        with self.folder.ignored():
+            self._reread()
+
+    def _reread(self) -> None:
         self.changes += 1
         found = {}
         for file in local_files(self.directory):
@@ -284,7 +316,11 @@ class Host:
         """Kill the agent by SIGKILL and start it again over the same directory."""
         self.world.network.sender_died(self.name)
         self.world.reached["agent killed"] += 1
-        self.agent = Agent(self)
+        try:
+            with self.folder.acting():
+                self.agent = Agent(self)
+        except (UsageError, StoreError, MemoryError):  # it ends, and is started again
+            self.agent = Agent(self)
         self.reread()
         self.world.invariants.agent_started(self.name, self.obeyed, self.agent.heartbeat.driver_epoch)
 
@@ -304,6 +340,8 @@ def hosts_of(world: World) -> dict[str, Host]:
     if not world.options.copies:
         return {}
     names = [*(f"host-r{number}" for number in range(1, world.options.receivers + 1)), IDLE_HOST]
+    if world.options.one_host_name:
+        names = [ONE_HOST, IDLE_HOST]
     return {name: Host(world, name) for name in names}
 
 

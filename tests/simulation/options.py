@@ -16,6 +16,8 @@ TOPIC = "t"
 LONG_RETENTION_MS = 3_600_000
 #: share by which a host's clock may run fast or slow
 DRIFT_MAX = 0.01
+#: wall clocks of agents, in 1970, 2004 and 2109: what is stored has the real time
+AGENTS_MS = (0, 1 << 40, 1 << 42, 1 << 42)
 #: of every driver and receiver; blocks are smaller than a file of settings could make them
 SETTINGS = msgspec.structs.replace(
     from_values(
@@ -81,7 +83,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     orphan: bool = False  # then a receiver dies between its sync and its report, and Kafka loses the records
     damage: int = 0  # seed of damage to blocks, once the faults have ended; 0: none
     recovers: bool = False  # an operator then recovers the WAL; else tasks read it
-    one_host_name: bool = False  # all receivers' hosts have the same name
+    one_host_name: bool = False  # all receivers' hosts have the same name; without a WAL, all receivers run on one host
+    agents_ms: int = 1 << 42  # wall clock of every agent: by default the year 2109, in which every file is old
     drift: int = 0  # seed of the rates by which hosts' clocks run fast or slow; 0: all clocks run alike
     quiet: int = 5  # factor on the weight of each step that is no fault
 
@@ -151,9 +154,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     def without_wal(cls, seed: int) -> Options:
         """As :meth:`drawn`, with one copy or two in place of the WAL. A lost journal could not be rebuilt.
 
-        In some runs the disks of hosts and the journal rot, or the journal's store is stuck.
+        In some runs the disks of hosts and the journal rot, or the journal's store is stuck. In some, all receivers run on one
+        host. The clocks of agents are early by years, or late.
         """
-        drawn, random = cls.drawn(seed), Random(seed)
+        drawn, random, hosts = cls.drawn(seed), Random(seed), Random(f"hosts {seed}")
         faults = tuple(fault for fault in drawn.faults if fault != "journal")
         faults += tuple(fault for fault in ("rot", "stall") if random.random() < 0.5)
         return msgspec.structs.replace(
@@ -166,6 +170,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             wal_part_bytes=0,
             wal_reserve_bytes=0,
             faults=faults,
+            one_host_name=hosts.random() < 0.25,
+            agents_ms=hosts.choice(AGENTS_MS),
         )
 
     @classmethod

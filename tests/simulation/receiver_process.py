@@ -7,6 +7,7 @@ channels run ``receiver.channels``. A thread that waits for another one goes on 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,7 +25,7 @@ from receiver.service import ReceiverService
 from receiver.stores.replica_store import ReplicaStore
 from receiver.stores.store import BlockWrite, Store, StoreOptions
 from receiver.stores.wal_store import WalStore
-from tests.simulation.hosts import QUOTA_BYTES
+from tests.simulation.hosts import ONE_HOST, QUOTA_BYTES
 from tests.simulation.http_answers import HttpAnswer, SimulatedClient
 from tests.simulation.invariants.violation import InvariantViolation
 from tests.simulation.options import SETTINGS
@@ -92,7 +93,11 @@ class Replicas:
         chosen = pause(cast(Any, Wait(steps=lambda: ("copy-second",))))
         world = self._process.world
         if chosen != "refused":
-            world.hosts[target.host].receive(b"".join(bytes(part) for part in frame))
+            try:
+                world.hosts[target.host].receive(b"".join(bytes(part) for part in frame))
+            except UnreachableError:
+                world.reached["replica failed"] += 1
+                raise
         if chosen != "copy-second":
             world.reached["replica refused"] += 1
             raise UnreachableError(f"{target.host} does not answer")
@@ -146,7 +151,7 @@ class ReceiverProcess:
         self.killed = False
         self.exit_code: int | None = None
         self.exit_reason = ""
-        self.host = "host" if world.options.one_host_name else f"host-{receiver_id}"
+        self.host = ONE_HOST if world.options.one_host_name else f"host-{receiver_id}"
         self.clock = world.clock_of(self.name)
         self.machine = world.kinds.machine(
             ReceiverIdentity(world.stream, receiver_id, self.host, self.name, "simulated"), SETTINGS.receiver
@@ -323,12 +328,19 @@ class ReceiverProcess:
 
     def _switch(self, thread: str, answer: Any) -> None:
         shell = self._threads[thread]
-        wanted = shell.throw(answer) if isinstance(answer, ForebayError) else shell.switch(answer)
+        with self._folder_acts(thread):
+            wanted = shell.throw(answer) if isinstance(answer, ForebayError) else shell.switch(answer)
         if shell.dead:  # the store has failed for good, or the process has ended
             wanted = FOR_EVER
         elif type(wanted) is Sent:
             self._send(thread, wanted)
         self.wanted[thread] = wanted
+
+    def _folder_acts(self, thread: str) -> AbstractContextManager[None]:
+        """Let the fault of the block directory act on the thread that writes there."""
+        if thread != "copy" or not self.world.options.copies:
+            return nullcontext()
+        return self.world.hosts[self.host].folder.acting()
 
     def _send(self, thread: str, sent: Sent) -> None:
         self._requests += 1

@@ -39,6 +39,7 @@ class ReceiverSteps:
             "retry": ("write", 10),
             "goes-on": ("write", 20),
             "copy-own": ("copy", 20),
+            "copy-own-again": ("copy", 20),
             "copy-second": ("write", 20),
             "copy-without-host": ("write", 1),
             "ask-broker": ("broker", 20),
@@ -86,9 +87,9 @@ class ReceiverSteps:
     def steps(self) -> Iterator[Step]:
         process, offered = self._process, self._offered
         source = process.source
-        for wanted in process.wanted.values():
+        for thread, wanted in process.wanted.items():
             if type(wanted) is str:
-                yield offered[wanted]
+                yield offered["copy-own-again" if thread == "copy" else wanted]  # it retries
             elif type(wanted) is Wait:
                 for name in wanted.steps():
                     yield offered[name]

@@ -108,16 +108,22 @@ class Result:
 
     def __init__(self) -> None:
         self._results: list[Any] = []
+        self._error: MemoryError | None = None
 
     def done(self) -> bool:
-        return bool(self._results)
+        return bool(self._results) or self._error is not None
 
     def set_result(self, value: Any) -> None:
         self._results.append(value)
 
+    def set_exception(self, error: MemoryError) -> None:
+        self._error = error
+
     def result(self) -> Any:
-        if not self._results:
+        if not self.done():
             pause(cast(Any, Wait(self.done)))
+        if self._error is not None:
+            raise self._error
         return self._results[0]
 
 
@@ -137,7 +143,10 @@ class Executor:
         while True:
             pause(cast(Any, self._wait))
             result, call, arguments = self._calls.popleft()
-            result.set_result(call(*arguments))
+            try:
+                result.set_result(call(*arguments))
+            except MemoryError as error:
+                result.set_exception(error)
 
     def shutdown(self, wait: bool = True, cancel_futures: bool = False) -> None:
         pass
