@@ -178,7 +178,10 @@ class BlockStore:
                 )
 
     def usage(self) -> Usage:
-        """Return what the directory holds, counted at most every ``COUNT_SECONDS``. The agent's own changes are always in it."""
+        """Return what the directory holds, counted at most every ``COUNT_SECONDS``. The agent's own changes are always in it.
+
+        Raises StoreError.
+        """
         now = self._clock.monotonic()
         with self._lock:
             if self._usage is None or now - self._counted_at >= COUNT_SECONDS:
@@ -191,6 +194,12 @@ class BlockStore:
             return self._usage
 
     def _count(self) -> Usage:
+        try:
+            return self._counted()
+        except OSError as error:
+            raise StoreError(f"cannot count the blocks in {self.directory}: {error.strerror}") from None
+
+    def _counted(self) -> Usage:
         blocks = used = 0
         old: list[str] = []
         damaged: set[str] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -165,6 +166,23 @@ def test_usage_sees_what_receivers_write_after_a_while(store: BlockStore, clock:
     usage = store.usage()
     assert (usage.blocks, usage.used_bytes) == (1, path.stat().st_size)
     assert usage.free_bytes == 1_000_000 - usage.used_bytes
+
+
+@pytest.mark.parametrize("call", ["scandir", "statvfs"])
+def test_a_directory_that_cannot_be_counted_refuses_a_copy_by_an_error_of_the_store(
+    store: BlockStore, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    store.open()
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(StoreError, match=f"cannot count the blocks in .*: {os.strerror(errno.EMFILE)}"):
+        store.receive("s", "r1-1-1", 100)
+    monkeypatch.undo()
+    store.receive("s", "r1-1-1", 100).close()
+    assert store.usage().free_bytes == 1_000_000
 
 
 def test_usage_is_never_negative_when_a_block_is_deleted_that_was_written_after_the_count(store: BlockStore) -> None:
