@@ -36,9 +36,13 @@ JUMPS_MS = tuple(
 SLOW_SECONDS = (0.2, 3.0)
 #: seconds that pass while a store is stalled or slow: less and more than every time limit of the product's settings
 WAIT_SECONDS = (4.0, 12.0, 70.0, 200.0)
+#: the newest segments of the journal, whose reads may end early
+TORN_SEGMENTS = 4
 #: how often they pass in one run, so that it does not outlast ``options.LONG_RETENTION_MS``
 WAITS_MAX = 5
-#: numbers of a message that a sender may state wrongly, and extreme values of them
+#: numbers of a message that a sender may state wrongly, by their names on the wire, and extreme values of them. The driver cannot
+#: check some others, because only the sender knows them: what a block has (its end, bytes, leader epoch and times) and its place
+#: in the WAL, the watermarks of a fault, and the number of a claim
 ODD_FIELDS = frozenset(
     {
         "epoch",
@@ -50,6 +54,23 @@ ODD_FIELDS = frozenset(
         "sequence",
         "request",
         "buffered_bytes",
+        # offsets and partitions
+        "partition",
+        "from",
+        "position",
+        "high_watermark",
+        "life",
+        # counts
+        "records",
+        "storing_records",
+        "open_records",
+        "count",
+        # times
+        "open_seconds",
+        "storing_seconds",
+        "store_seconds",
+        "seconds_ago",
+        "rate",
     }
 )
 ODD_NUMBERS = (0, 1, -1, 1 << 31, 1 << 53, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
@@ -77,7 +98,9 @@ class Faults:
         return {
             "heals": Step(f"{name} heals", store.heal, 3),
             "tears": _fault(Step(f"{name} tears", store.tear, often, range(0, 400, 7))),
+            "tears-file": _fault(Step(f"{name} tears-file", partial(self._tear_file, store), often, range(10_000))),
             "errs": _fault(Step(f"{name} errs", store.fail_next, 2 * often, range(len(ERRORS)))),
+            "omits": _fault(Step(f"{name} omits", store.omit, often, range(1_000))),
             "lists-old": _fault(Step(f"{name} lists-old", store.list_old, often, range(1, OLD_CHANGES_MAX + 1))),
             "away": _fault(Step(f"{name} away", partial(self._away, store), seldom)),
             "slow": _fault(Step(f"{name} slow", partial(self._slow, store), seldom, range(len(SLOW_SECONDS)))),
@@ -94,6 +117,8 @@ class Faults:
         """End the faults of stores, except rot."""
         for store in self.stores.values():
             store.end_outage()
+        for host in self._world.hosts.values():
+            host.folder.disarm()
 
     def heal(self) -> None:
         """End the faults of stores and of hosts' disks. Clocks stay wrong."""
@@ -140,8 +165,22 @@ class Faults:
             for driver in self._world.drivers:  # the next driver reads what is rotten
                 if driver.leading:
                     yield _fault(Step(f"{driver.name} kill", driver.kill, 3 * self._world.options.quiet))
-        if name == "wal":
-            yield self._offered[name]["tears"]
+        if store is self._world.wal:
+            if not self._world.options.copies:
+                yield self._offered[name]["tears"]
+        elif self._world.invariants.durable is not None:
+            yield self._offered[name]["tears-file"]
+
+    def _tear_file(self, store: FaultyStorage, seed: int) -> None:
+        """Let the next read of one of the newest segments of the journal end early.
+
+        It is the read of this segment only: a driver reads objects in threads, in no order.
+        """
+        random = Random(seed)
+        segments = [path for path in store.paths(self._world.stream) if _is_of_journal(path)]
+        if segments:
+            path = random.choice(segments[-TORN_SEGMENTS:])
+            store.tear(random.randrange(max(1, len(store.stored(path)))), path)
 
     def _rot(self, store: FaultyStorage, seed: int) -> None:
         """Flip a bit of a file, or cut its end off.
@@ -208,6 +247,8 @@ class Faults:
     def _store_steps(self, offered: dict[str, Step], store: FaultyStorage) -> Iterator[Step]:
         yield offered["errs"]
         yield offered["lists-old"]
+        if store is self._world.wal:
+            yield offered["omits"]
         if not store.is_away:
             yield offered["away"]
         if not store.slow_seconds:
@@ -243,7 +284,7 @@ class Faults:
             if exchange.copies:
                 for driver in leading:
                     odd = partial(self._deliver_odd, exchange, driver)
-                    yield _fault(Step(f"odd {exchange.label} {driver.name}", odd, self._seldom, range(1_000)))
+                    yield _fault(Step(f"odd {exchange.label} {driver.name}", odd, self._often, range(1_000)))
 
     def _deliver_odd(self, exchange: Exchange, driver: Any, seed: int) -> None:
         random = Random(seed)
@@ -270,7 +311,7 @@ def _with_odd_number(value: Any, random: Random) -> Any:
 def _find_numbers(value: Any, found: list[tuple[dict[str, Any], str]]) -> None:
     if isinstance(value, dict):
         for key, item in value.items():
-            if key in ODD_FIELDS and isinstance(item, int):
+            if key in ODD_FIELDS and isinstance(item, int | float):
                 found.append((value, key))
             _find_numbers(item, found)
     elif isinstance(value, list | tuple):

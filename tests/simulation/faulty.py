@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from forebay.model.errors import OutOfSpaceError, StoreError
 from tests.simulation.shells import Stalled, can_pause, pause
 from tests.support.stores.forgetful import ForgetfulStorage
+from wal.segments import layout
 from wal.storage import AppendFile, Paths
 
 if TYPE_CHECKING:
@@ -83,9 +84,11 @@ class FaultyStorage(ForgetfulStorage):
         self._rot: dict[str, tuple[str, int]] = {}  # path → "flip" or "cut", at which byte
         self.rotted: set[str] = set()  # all paths that ever had a fault
         self._torn: int | None = None  # the next read is torn here
+        self._torn_path = ""  # of this file; "": of any
         self._next: tuple[Exception, str] | None = None
         self._changes: deque[tuple[str, bool]] = deque(maxlen=OLD_CHANGES_MAX)  # path, whether it was created
         self._lists_old = 0
+        self._omits: int | None = None  # which segment the next listing of blocks lacks
 
     # ---- what the simulation does to it ------------------------------------------------------------------------------
 
@@ -128,13 +131,17 @@ class FaultyStorage(ForgetfulStorage):
         self.rotted.add(path)
         self.steps += 1
 
-    def tear(self, at: int) -> None:
-        """Make the next read of more bytes than ``at`` end there."""
-        self._torn = at
+    def tear(self, at: int, path: str = "") -> None:
+        """Make the next read of more bytes than ``at`` end there: of the file ``path``, or of any."""
+        self._torn, self._torn_path = at, path
 
     def list_old(self, changes: int) -> None:
         """Make the next listing lack this many of the newest changes."""
         self._lists_old = changes
+
+    def omit(self, which: int) -> None:
+        """Make the next listing of segments of blocks lack one of them."""
+        self._omits = which
 
     def fail_next(self, number: int) -> None:
         """Make the next operation of any kind fail by ``ERRORS[number]``."""
@@ -150,6 +157,7 @@ class FaultyStorage(ForgetfulStorage):
         """End all faults except rot."""
         self.end_stall()
         self.is_away, self.slow_seconds, self._torn, self._next, self._lists_old = False, 0.0, None, None, 0
+        self._omits = None
 
     # ---- Storage -----------------------------------------------------------------------------------------------------
 
@@ -159,7 +167,7 @@ class FaultyStorage(ForgetfulStorage):
         data = super().read(path, offset, length)
         if path in self._rot:
             data = self._rotten(path, data, offset)
-        if self._torn is not None and len(data) > self._torn:
+        if self._torn is not None and len(data) > self._torn and self._torn_path in ("", path):
             data, self._torn = data[: self._torn], None
             self.shown += 1
         return data
@@ -186,8 +194,14 @@ class FaultyStorage(ForgetfulStorage):
             return self._stalled(self._stall, lambda: self.list(prefix))
         self._answer()
         found = super().list(prefix)
-        if not self._lists_old:
-            return found
+        if self._lists_old:
+            found = self._without_changes(prefix, found)
+        if self._omits is not None and (omitted := _omissible(found)):
+            path, self._omits = omitted[self._omits % len(omitted)], None
+            found = [other for other in found if other != path]
+        return found
+
+    def _without_changes(self, prefix: str, found: Paths) -> Paths:
         changes, self._lists_old = list(self._changes)[-self._lists_old :], 0
         old = set(found)
         for path, created in reversed(changes):
@@ -297,6 +311,14 @@ class FaultyStorage(ForgetfulStorage):
         if self.slow_seconds:
             self._pass_time(self.slow_seconds)
         super()._step()
+
+
+def _omissible(paths: Paths) -> list[str]:
+    """Return the segments of blocks that a search finds by name: any but the first one of an epoch that has more of them."""
+    segments = [path for path in paths if layout.parse_block(path) is not None]
+    of_epoch = Counter(path.rpartition("/")[0] for path in segments)
+    firsts = {path.rpartition("/")[0]: path for path in reversed(segments)}
+    return [path for path in segments if of_epoch[folder := path.rpartition("/")[0]] == 1 or firsts[folder] != path]
 
 
 def _raise(error: Exception) -> Any:

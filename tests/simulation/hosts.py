@@ -178,7 +178,8 @@ class Host:
     def fault_steps(self) -> Iterator[Step]:
         yield as_fault(Step(f"{self.name} kill-agent", self.kill_agent, 1))
         if not self.folder.is_armed:
-            yield as_fault(Step(f"{self.name} folder-fails", self.folder.arm, self.world.options.quiet, FAULTS))
+            weight = 1 + self.world.options.quiet // 4
+            yield as_fault(Step(f"{self.name} folder-fails", self.folder.arm, weight, FAULTS))
 
     def rot_steps(self) -> Iterator[Step]:
         """Rot that a reader meets is as likely as a step that makes progress."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -10,15 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from forebay.model.errors import StoreError
+from executor_agent.store import BlockStore
+from forebay.model.errors import ForebayError, StoreError
+from forebay.process.clock import ManualClock
 from tests.simulation import __main__ as command
 from tests.simulation import night, traces
 from tests.simulation.faulty import STALLS, FaultyStorage
+from tests.simulation.folder_faults import FAULTS, FolderFault
 from tests.simulation.mistakes import MISTAKES
 from tests.simulation.options import Options
 from tests.simulation.shells import Stalled, stepped
 from tests.simulation.story import story
 from tests.simulation.world import World
+from wal.segments.layout import block_segment
 
 #: runs in one test, so that a failure names few of them
 RUNS = 40
@@ -207,7 +212,46 @@ def test_a_faulty_store_hides_no_byte_from_the_invariants() -> None:
     store.heal()
     store.tear(4)
     assert [store.read("a/b"), store.read("a/b")] == [b"0123", b"0123456789"]
+    store.tear(4, "a/c")
+    assert store.read("a/b") == b"0123456789"
     store.put_new("a/c", b"")
     store.delete("a/b")
     store.list_old(2)
     assert [store.list("a"), store.list("a")] == [["a/b"], ["a/c"]]
+
+
+def test_a_listing_of_blocks_omits_what_a_search_finds_by_name() -> None:
+    store = FaultyStorage("forgetful://test", lambda _: None)
+    paths = [block_segment("s", "r1", epoch, sequence) for epoch, sequence in ((1, 1), (1, 2), (1, 3), (2, 1))]
+    for path in paths:
+        store.put_new(path, b"")
+    store.put_new("s/other", b"")
+    omitted: list[str] = []
+    for number in range(4):
+        store.omit(number)
+        assert store.list("s/other") == []
+        omitted += set(paths).difference(store.list("s/blocks"))
+        assert store.list("s/blocks") == paths
+    assert omitted == [*paths[1:], paths[1]]
+
+
+@pytest.mark.parametrize("number", FAULTS)
+def test_one_call_in_a_block_directory_fails_once(tmp_path: Path, number: int) -> None:
+    failed: list[int] = []
+    fault = FolderFault(lambda: failed.append(number))
+    store = BlockStore(tmp_path, quota_bytes=1_000, clock=ManualClock(0))
+    store.open()
+    fault.arm(number)
+    with fault.ignored(), fault.acting():
+        (tmp_path / "a").write_bytes(b"")
+        os.scandir(tmp_path).close()
+    assert fault.is_armed
+    with fault.acting(), contextlib.suppress(ForebayError, OSError, MemoryError):
+        store.keep_driver_epoch("s", 1)
+        store.usage()
+        store.receive("s", "r1-1-1", 10).write(b"")
+        store.receive("s", "r1-1-2", 10).close()
+        store.receive("s", "r1-1-3", 10).write(b"0123456789")
+    assert (failed, fault.is_armed) == ([number], False)
+    store.keep_driver_epoch("s", 2)
+    assert store.driver_epoch("s") == 2
