@@ -1,8 +1,8 @@
-"""The writes of real processes, replayed up to each sync, as a power loss there would leave them.
+"""The writes of real processes, replayed up to each of them, as a power loss there would leave them.
 
 A driver, an agent and receivers run with a library that logs each write, sync and change of a name, and what they send to others.
-The replay rebuilds the disk at the boundaries of that log, without what was not synced, or with parts of it. The product then
-opens it. Every accepted block and every batch that a job saw must be there (INV-1, INV-3, INV-5).
+The replay rebuilds the disk as it was after each entry of that log, without what was not synced, or with parts of it. The product
+then opens it. Every accepted block and every batch that a job saw must be there (INV-1, INV-3, INV-5).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.kafka.flow import Flow
 
 pytestmark = pytest.mark.kafka
 
-SHORT_BOUNDARIES = 20
+SHORT_MOMENTS = 20
 WITHOUT_WAL: Final[dict[str, Any]] = {"wal": {"url": "none"}}
 
 
@@ -67,10 +67,10 @@ def is_eventful(promises: Promises, records: tuple[Record, ...]) -> bool:
     return bool(deleted and promised and len(promises.accepted) > 10)
 
 
-def test_every_promise_holds_after_a_power_loss_at_a_sample_of_boundaries(
+def test_every_promise_holds_after_a_power_loss_at_a_sample_of_moments(
     tmp_path: Path, written: tuple[Record, ...]
 ) -> None:
-    replay = Replay("stream", tmp_path / "disk").run(written, sample=SHORT_BOUNDARIES)
+    replay = Replay("stream", tmp_path / "disk").run(written, sample=SHORT_MOMENTS)
     assert not replay.findings, replay.findings[:5]
     assert is_eventful(replay.promises, written)
 
@@ -85,15 +85,15 @@ def test_replay_notices_a_sync_that_does_nothing(tmp_path: Path, written: tuple[
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("settings", [{}, WITHOUT_WAL], ids=["wal", "without a wal"])
-def test_every_promise_holds_after_a_power_loss_at_every_boundary(
+def test_every_promise_holds_after_a_power_loss_at_every_moment(
     tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str], settings: dict[str, Any]
 ) -> None:
-    """Also while drivers, receivers and agents are killed and start again. FOREBAY_REPLAY_BOUNDARIES: how many instead of all."""
+    """Also while drivers, receivers and agents are killed and start again. FOREBAY_REPLAY_MOMENTS: how many instead of all."""
     topic = topic_name()
     kafka_broker.create_topic(topic)
     records = record(tmp_path, kafka_broker, topic, batches=40, kills=3, receivers=2, **settings)
-    sample = int(os.environ.get("FOREBAY_REPLAY_BOUNDARIES", "0"))
+    sample = int(os.environ.get("FOREBAY_REPLAY_MOMENTS", "0"))
     replay = Replay("stream", tmp_path / "disk", wal="wal" not in settings).run(records, sample=sample)
     assert not replay.findings, replay.findings[:5]
     assert is_eventful(replay.promises, records)
-    print(f"{len(records)} records, {replay.boundaries} boundaries, {replay.disks} disks opened")
+    print(f"{len(records)} records, {replay.moments} moments, {replay.disks} disks opened")

@@ -42,8 +42,6 @@ _METADATA: Final = re.compile(rb"forebay:[0-9]+:([0-9]+)")
 #: before the metadata's length in Kafka's OffsetCommit request: partition, offset, leader epoch
 _COMMIT: Final = struct.Struct(">iqi")
 _QUOTA_BYTES = 1 << 40
-#: operations before and after which the power fails; between two writes it leaves what it leaves before or after them
-_BOUNDARIES = frozenset("SENCRLUMD")
 
 
 @dataclass(slots=True)
@@ -191,23 +189,23 @@ class Finding:
 
 @dataclass(slots=True)
 class Replay:
-    """The replay of one log. ``boundaries``, ``disks``: how many moments, and how many different disks, were opened."""
+    """The replay of one log. ``moments``, ``disks``: how many moments were replayed, and how many different disks were opened."""
 
     stream: str
     folder: Path
     wal: bool = True
     seed: int = 0
     ignored: tuple[str, ...] = ()
-    boundaries: int = 0
+    moments: int = 0
     disks: int = 0
     findings: list[Finding] = field(default_factory=list)
     promises: Promises = field(default_factory=Promises)
     _known: dict[bytes, Opened] = field(default_factory=dict)
 
     def run(self, records: Sequence[Record], *, losses: Sequence[Loss] = LOSSES, sample: int = 0) -> Replay:
-        """Let the power fail at every boundary, or at ``sample`` of them (the last one included), and collect findings."""
+        """Let the power fail after every record, or after ``sample`` of them (the last one included), and collect findings."""
         random = Random(self.seed)
-        places = [i + 1 for i, record in enumerate(records) if record.kind in _BOUNDARIES]
+        places = list(range(1, len(records) + 1))
         if sample and sample < len(places):
             places = sorted({*random.sample(places, sample - 1), places[-1]})
         chosen = frozenset(places)
@@ -216,7 +214,7 @@ class Replay:
             disk.apply(record)
             self.promises.learn(record, disk)
             if number in chosen:
-                self.boundaries += 1
+                self.moments += 1
                 for loss in losses:
                     sentences = self._open(disk, loss, random).broken(self.promises)
                     self.findings += (Finding(number, loss.name, sentence) for sentence in sentences)
