@@ -31,6 +31,7 @@ from forebay.model.errors import StoreError, UsageError
 from forebay.model.text import split_url
 from wal.storage.object_errors import BeyondTheEndError, BrokenConnectionError, UploadEndedError, translated
 from wal.storage.object_options import ObjectLimits, refuse_unknown
+from wal.storage.object_pages import PAGES
 from wal.storage.protocol import AppendFile, Paths, TransientError, check_path, is_path, not_appendable
 from wal.storage.retries import retrying
 
@@ -214,11 +215,18 @@ class ObjectStorage:
 
     def list(self, prefix: str) -> Paths:
         folder = f"{self._root}/{check_path(prefix)}" if prefix else self._root
-        found = self._repeated(lambda: self._call("list", f"{folder} can't be listed", "_find", folder))
-        start = f"{self._root}/{prefix}/" if prefix else f"{self._root}/"
-        return sorted(
-            path for name in found if name.startswith(start) and is_path(path := name.removeprefix(f"{self._root}/"))
-        )
+        bucket, _, start = f"{folder}/".partition("/")
+        above = len(f"{self._root}/") - len(f"{bucket}/")  # of the root's own prefix
+        what = f"{folder} can't be listed"
+        paths: list[str] = []
+        before, token = None, ""
+        while before is None or token:
+            if token == before:
+                raise StoreError(f"{self._scheme}://{what}: the store answers the same page again")
+            before = token
+            names, token = self._repeated(partial(self._call, "list", what, PAGES[self._scheme], bucket, start, token))
+            paths += (path for name in names if name.startswith(start) and is_path(path := name[above:]))
+        return sorted(paths)
 
     def delete(self, path: str) -> None:
         key = self._key(path)

@@ -15,7 +15,7 @@ import pytest
 from forebay.model.errors import StoreError
 from forebay.settings.stores import STORE_KINDS, scheme_of
 from tests.support.stores.contract import Store
-from wal.storage import DatesObjects, KeepsFolders, Storage, existing
+from wal.storage import DatesObjects, KeepsFolders, Storage, existing, object_pages
 from wal.storage.probe import probe
 
 #: a client that writes until it is killed, and says what it has written
@@ -62,6 +62,17 @@ def test_views_of_memory_are_written_as_well_as_bytes(storage: Storage) -> None:
     storage.put_new("a", memoryview(bytearray(b"xyz"))[1:])
     storage.replace("b", bytearray(b"12"))
     assert (storage.read("a"), storage.read("b")) == (b"yz", b"12")
+
+
+def test_listing_in_several_pages_has_each_name_once(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_pages, "NAMES_MAX", 2)
+    names = ["s/a/1", "s/a/2", "s/b", "s/c.d_e-f/1", "s/d", "s/e"]
+    for name in [*names, "s2/x", "r"]:
+        storage.put_new(name, b"x")
+    assert storage.list("s") == names
+    assert storage.list("s/a") == names[:2]
+    assert storage.list("") == ["r", *names, "s2/x"]
+    assert storage.list("s/b") == storage.list("none") == []
 
 
 def test_only_an_empty_folder_is_removed_and_a_write_makes_it_again(store: Store) -> None:

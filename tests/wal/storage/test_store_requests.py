@@ -9,7 +9,7 @@ import pytest
 
 from forebay.model.errors import StoreError
 from tests.support.stores.contract import Store
-from wal.storage import existing, retries
+from wal.storage import existing, object_pages, objects, retries
 
 
 @pytest.mark.parametrize("kind", ["reset", "reset-after", "silence", "silence-after", "half-answer", "half-request"])
@@ -45,6 +45,44 @@ def test_put_without_answer_is_refused_if_another_writers_object_exists(proxied:
     with pytest.raises(FileExistsError):
         storage.put_new("epochs/1", b"mine")
     assert storage.read("epochs/1") == b"another writer's"
+
+
+def test_time_of_a_request_does_not_limit_how_many_objects_are_listed(
+    proxied: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert proxied.proxy is not None
+    monkeypatch.setattr(object_pages, "NAMES_MAX", 1)
+    names = [f"s/{number}" for number in range(6)]
+    storage = proxied.open(request_timeout="1s")
+    for name in names:
+        storage.put_new(name, b"x")
+    proxied.proxy.arm("latency", "GET", seconds=0.3)
+    assert storage.list("s") == names
+
+
+def test_page_of_a_listing_that_has_no_answer_is_asked_for_again_alone(
+    proxied: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert proxied.proxy is not None
+    monkeypatch.setattr(object_pages, "NAMES_MAX", 2)
+    names = [f"s/{number}" for number in range(7)]
+    storage = proxied.open(request_timeout="1s")
+    for name in names:
+        storage.put_new(name, b"x")
+    fault = proxied.proxy.arm("silence", "GET", skip=2, times=1)
+    proxied.proxy.counts.clear()
+    assert storage.list("s") == names
+    assert fault.met == 1
+    assert proxied.proxy.counts["GET"] == 5
+
+
+def test_store_that_answers_the_same_page_again_is_refused(proxied: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def page(files: object, bucket: str, prefix: str, token: str) -> object_pages.Page:
+        return [f"{prefix}a"], "next"
+
+    monkeypatch.setattr(objects, "PAGES", dict.fromkeys(objects.PAGES, page))
+    with pytest.raises(StoreError, match="can't be listed: the store answers the same page again"):
+        proxied.open().list("s")
 
 
 @pytest.mark.parametrize("status", [500, 503, 409])
