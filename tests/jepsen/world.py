@@ -42,7 +42,7 @@ DRIVERS, STORE = ("d1", "d2"), "store"
 MASTER = "master"
 OBSERVER = "observer"
 _ROLES = ("receiver", "agent", "task", "query", "reader", "operator")
-_STORE_BYTES = 400_000_000
+_STORE_BYTES = 1_000_000_000
 _START_SECONDS, _LOOK_SECONDS = 120.0, 0.1
 #: of a worker: one for each driver, and one for an application whose end the master has not noticed yet
 _EXECUTORS = 3

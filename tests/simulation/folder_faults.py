@@ -28,7 +28,7 @@ FAULTS = range(len(CALLS) * len(ERRORS))
 
 
 class FolderFault:
-    """The next failure in one host's block directory. ``failed``: is told each failure."""
+    """The next failure in one host's block directory. ``failed``: called at each failure."""
 
     def __init__(self, failed: Callable[[], None]) -> None:
         self._failed = failed

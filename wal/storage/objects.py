@@ -333,7 +333,7 @@ class ObjectStorage:
         self,
         kind: str,
         what: str,
-        method: str | Callable[[Any], Any],
+        method: str | Callable[..., Any],
         *arguments: Any,
         bytes_out: int = 0,
         bytes_in: int = 0,

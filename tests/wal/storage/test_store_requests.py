@@ -80,7 +80,7 @@ def test_store_that_answers_the_same_page_again_is_refused(proxied: Store, monke
     async def page(files: object, bucket: str, prefix: str, token: str) -> object_pages.Page:
         return [f"{prefix}a"], "next"
 
-    monkeypatch.setattr(objects, "PAGES", dict.fromkeys(objects.PAGES, page))
+    monkeypatch.setattr(objects, "PAGES", dict.fromkeys(object_pages.PAGES, page))
     with pytest.raises(StoreError, match="can't be listed: the store answers the same page again"):
         proxied.open().list("s")
 
