@@ -286,14 +286,21 @@ class BlockStore:
         self._delete_copies(victims)
 
     def _oldest(self, usage: Usage, missing_bytes: int) -> tuple[list[str], int]:
-        """Return the copies to delete for ``missing_bytes``, and how many bytes are missing then (0 or less: none)."""
+        """Return the copies to delete for ``missing_bytes``, and how many bytes are missing then (0 or less: none).
+
+        Raises StoreError.
+        """
         victims: list[str] = []
         for name in usage.copies if self.may_delete_copies else ():
             if missing_bytes <= 0:
                 break
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 missing_bytes -= cached_path(self.directory, *name.split("/")).stat().st_size
                 victims.append(name)
+            except FileNotFoundError:
+                continue  # a task has replaced it
+            except OSError as error:
+                raise StoreError(f"cannot look at the copies in {self.directory}: {error.strerror}") from None
         return victims, missing_bytes
 
     def _delete_copies(self, names: Sequence[str]) -> None:

@@ -5,8 +5,10 @@ The file systems' own listing is one call for all pages. Its time-out would limi
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
+
+from forebay.model.errors import StoreError
 
 #: maximum number of names in a page, which is also what S3 and Google's store allow
 NAMES_MAX = 1_000
@@ -19,7 +21,14 @@ async def _s3_page(files: Any, bucket: str, prefix: str, token: str) -> Page:
     answer = await files._call_s3(
         "list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=NAMES_MAX, **files.req_kw, **more
     )
-    return [found["Key"] for found in answer.get("Contents", ())], answer.get("NextContinuationToken") or ""
+    names = [found["Key"] for found in answer.get("Contents", ())]
+    if not answer.get("IsTruncated"):
+        return names, ""
+    if not (following := answer.get("NextContinuationToken")):
+        raise StoreError(
+            f"s3://{bucket}/{prefix} can't be listed: the store has further names, and gives no token for them"
+        )
+    return names, following
 
 
 async def _gs_page(files: Any, bucket: str, prefix: str, token: str) -> Page:
@@ -30,11 +39,15 @@ async def _gs_page(files: Any, bucket: str, prefix: str, token: str) -> Page:
 
 async def _abfs_page(files: Any, container: str, prefix: str, token: str) -> Page:
     async with files.service_client.get_container_client(container) as client:
-        # an account with a hierarchical namespace also lists folders, which the metadata tells apart
         blobs = client.list_blobs(name_starts_with=prefix, include=["metadata"], results_per_page=NAMES_MAX)
         found = blobs.by_page(token or None)
-        names = [blob.name async for blob in await anext(found) if (blob.metadata or {}).get("hdi_isfolder") != "true"]
+        names = [blob.name async for blob in await anext(found) if not _is_folder(blob.metadata or {})]
         return names, found.continuation_token or ""
+
+
+def _is_folder(metadata: Mapping[str, str]) -> bool:
+    """Whether an entry is a folder: accounts with a hierarchical namespace list these too, as adlfs knows."""
+    return any(key.lower() in ("hdi_isfolder", "is_directory") and value == "true" for key, value in metadata.items())
 
 
 #: scheme → reads the page of a token, "" for the first one: file system, bucket, prefix, token

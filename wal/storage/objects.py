@@ -224,7 +224,11 @@ class ObjectStorage:
             if token == before:
                 raise StoreError(f"{self._scheme}://{what}: the store answers the same page again")
             before = token
-            names, token = self._repeated(partial(self._call, "list", what, PAGES[self._scheme], bucket, start, token))
+            page = partial(self._call, "list", what, PAGES[self._scheme], bucket, start, token)
+            try:
+                names, token = self._repeated(page)
+            except FileNotFoundError:
+                raise StoreError(f"{self._scheme}://{what}: there is no bucket or container {bucket!r}") from None
             paths += (path for name in names if name.startswith(start) and is_path(path := name[above:]))
         return sorted(paths)
 

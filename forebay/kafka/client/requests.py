@@ -131,7 +131,12 @@ class AdminRequests:
                     # referenced until the answer: futures of a collected client fail with _DESTROY
                     client = self.client if client is None else self._other_than(client)
                     seconds = _ATTEMPT_SECONDS * 2 ** (attempt.retry_state.attempt_number - 1)
-                    answer = request(client, max(_PAUSE_SECONDS_FIRST, min(seconds, ends - self._clock.monotonic())))
+                    try:
+                        answer = request(
+                            client, max(_PAUSE_SECONDS_FIRST, min(seconds, ends - self._clock.monotonic()))
+                        )
+                    except KafkaException as error:
+                        raise error.with_traceback(None) from None  # its frames refer to the client
                     client.poll(0)
                     self.errors.forget()  # not before: a client repeats the report of a lasting reason only now and then
                     return answer
@@ -143,6 +148,10 @@ class AdminRequests:
                 raise UnknownTopicError(f"{what}: Kafka has no such topic or partition") from None
             why = self.leaderless(partitions) if partitions and may_pass(error.args[0]) else ""
             raise self.explained(error, f"{what}: {why}" if why else what, needs) from None
+        finally:
+            # tenacity's state and the last error refer to each other and to this frame until Python's next full collection,
+            # which may be hours away; a client that they refer to keeps its threads and connections
+            client = None
         raise AssertionError("tenacity ends by an answer or an error")
 
     def comes_true(self, condition: Callable[[], bool]) -> bool:

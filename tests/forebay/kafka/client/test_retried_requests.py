@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -15,6 +17,7 @@ from forebay.kafka.client import requests
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.model.errors import ForebayError, MissingRightError, UnknownTopicError, UnreachableError
 from forebay.model.values import TopicPartition
+from forebay.process.clock import SystemClock
 
 TP = TopicPartition("t", 0)
 LEADERLESS = SimpleNamespace(leader=-1, isrs=[], replicas=[2, 3])
@@ -205,3 +208,39 @@ def test_answer_clears_reasons_of_silent_brokers(play: Callable[[Scripted], Scri
         assert asking.why_silent() == "b:1/1: refused"
         assert asking.ends([TP]) == {TP: 7}
         assert asking.why_silent() == ""
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_client_of_a_failed_attempt_ends_with_the_request(monkeypatch: pytest.MonkeyPatch, answers: bool) -> None:
+    """Not with a later garbage collection: each client has seven threads, and a connection to each broker."""
+    made: list[weakref.ref[Any]] = []
+    create = requests.AdminRequests._new_client
+
+    def recorded(self: requests.AdminRequests) -> Any:
+        client = create(self)
+        made.append(weakref.ref(client))
+        return client
+
+    monkeypatch.setattr(requests.AdminRequests, "_new_client", recorded)
+
+    def ask(client: Any, seconds: float) -> str:
+        if answers and len(made) == 3:
+            return "answer"
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    gc.disable()
+    try:
+        asking = requests.AdminRequests(
+            {"bootstrap.servers": "127.0.0.1:1"}, address="", timeout_seconds=0.5, clock=SystemClock()
+        )
+        if answers:
+            assert asking.send(ask, "it") == "answer"
+        else:
+            with pytest.raises(UnreachableError):
+                asking.send(ask, "it")
+        assert len(made) >= 3
+        assert [client() for client in made[:-1]] == [None] * (len(made) - 1)
+        asking.close()
+        assert made[-1]() is None
+    finally:
+        gc.enable()
