@@ -391,9 +391,10 @@ class Failing(LocalStorage):
         self.failed = threading.Event()
 
     def create(self, path: str) -> Any:
-        if self.error is not None:
+        error = self.error  # the test sets it to None as soon as ``failed`` is set
+        if error is not None:
             self.failed.set()
-            raise self.error
+            raise error
         return super().create(path)
 
 

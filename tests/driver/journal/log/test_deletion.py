@@ -36,8 +36,8 @@ class Deleting(MemoryStorage):
 
     def delete(self, path: str) -> None:
         if self.left == 0:
-            if self.error is not None:
-                raise self.error
+            if (error := self.error) is not None:
+                raise error
             self.waits.set()
             assert self.go_on.wait(30)
         else:
