@@ -185,6 +185,24 @@ def test_a_directory_that_cannot_be_counted_refuses_a_copy_by_an_error_of_the_st
     assert store.usage().free_bytes == 1_000_000
 
 
+def test_a_copy_whose_size_cannot_be_read_is_an_error_of_the_store_and_stays(
+    store: BlockStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.open()
+    given = cached_path(store.directory, "s", "r1-10000000001-1")
+    write(store).rename(given)
+    assert store.usage().copies == ("s/r1-10000000001-1",)
+    with monkeypatch.context() as patched:
+
+        def fail(*_: object, **__: object) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        patched.setattr(Path, "stat", fail)
+        with pytest.raises(StoreError, match="cannot look at the copies in .*: Input/output error"):
+            store.receive("s", "r1-1-2", 999_000)
+    assert given.exists()
+
+
 def test_usage_is_never_negative_when_a_block_is_deleted_that_was_written_after_the_count(store: BlockStore) -> None:
     """The driver refuses a heartbeat with a negative number, and would consider the agent lost."""
     store.open()
