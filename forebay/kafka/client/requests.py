@@ -149,8 +149,8 @@ class AdminRequests:
             why = self.leaderless(partitions) if partitions and may_pass(error.args[0]) else ""
             raise self.explained(error, f"{what}: {why}" if why else what, needs) from None
         finally:
-            # tenacity's state and the last error refer to each other and to this frame until Python's next full collection,
-            # which may be hours away; a client that they refer to keeps its threads and connections
+            # tenacity's state, the last error and this frame refer to each other until Python's next full collection;
+            # a client that the frame refers to would keep its threads and connections
             client = None
         raise AssertionError("tenacity ends by an answer or an error")
 

@@ -212,7 +212,7 @@ def test_answer_clears_reasons_of_silent_brokers(play: Callable[[Scripted], Scri
 
 @pytest.mark.parametrize("answers", [True, False])
 def test_client_of_a_failed_attempt_ends_with_the_request(monkeypatch: pytest.MonkeyPatch, answers: bool) -> None:
-    """Not with a later garbage collection: each client has seven threads, and a connection to each broker."""
+    """Not with a later garbage collection: each client has threads, and a connection to each broker."""
     made: list[weakref.ref[Any]] = []
     create = requests.AdminRequests._new_client
 
