@@ -198,7 +198,7 @@ def test_a_copy_whose_size_cannot_be_read_is_an_error_of_the_store_and_stays(
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
         patched.setattr(Path, "stat", fail)
-        with pytest.raises(StoreError, match="cannot look at the copies in .*: Input/output error"):
+        with pytest.raises(StoreError, match=r"cannot look at the copies in .*: Input/output error"):
             store.receive("s", "r1-1-2", 999_000)
     assert given.exists()
 
