@@ -21,7 +21,7 @@ from tenacity import (
 )
 
 from driver.listeners.events import Happened
-from forebay.http.connections import is_chunked
+from forebay.http.connections import BoundedConnections, is_chunked
 from forebay.model.errors import UnreachableError
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class WebHook:
         self.last_error = ""
         self._closing = threading.Event()
         self._failing = False  # the last request failed after all attempts; logged once, until one succeeds
-        self._pool = urllib3.PoolManager(maxsize=1, retries=False, timeout=timeout_seconds)
+        self._pool = BoundedConnections(maxsize=1, retries=False, timeout=timeout_seconds)
         self._retrying = Retrying(
             retry=retry_if_exception_type(UnreachableError),
             stop=stop_any(stop_after_attempt(ATTEMPTS_MAX), stop_when_event_set(self._closing)),

@@ -7,10 +7,35 @@ from urllib.parse import urlsplit
 
 import urllib3
 
+from forebay.http.arriving import BoundedAnswer
 from forebay.security.access import Access
 
 
-class _Connections(urllib3.PoolManager):
+class _Http(urllib3.connection.HTTPConnection):
+    response_class = BoundedAnswer
+
+
+class _Https(urllib3.connection.HTTPSConnection):
+    response_class = BoundedAnswer
+
+
+class _HttpPool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _Http
+
+
+class _HttpsPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _Https
+
+
+class BoundedConnections(urllib3.PoolManager):
+    """Connections whose answers have the limits of :class:`forebay.http.arriving.BoundedAnswer`."""
+
+    def __init__(self, **named: Any) -> None:
+        super().__init__(**named)
+        self.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
+
+
+class _Connections(BoundedConnections):
     """Uses the current certificates for each request; connections made with older ones are not used any more."""
 
     def __init__(self, access: Access, timeout: urllib3.Timeout | None) -> None:

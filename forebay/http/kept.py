@@ -11,10 +11,11 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
-from http.client import HTTPConnection, HTTPException, HTTPResponse
+from http.client import HTTPConnection, HTTPException
 from select import POLLIN, poll
 from urllib.parse import urlsplit
 
+from forebay.http.arriving import BoundedAnswer, SlowAnswerError
 from forebay.model.units import utc_text
 from forebay.process.clock import SystemClock
 from forebay.security.access import Access
@@ -39,10 +40,14 @@ class NoAnswerError(Exception):
     """A connection was made, but no complete answer arrived. Its text is the reason."""
 
 
+class _Connection(HTTPConnection):
+    response_class = BoundedAnswer
+
+
 class Response:
     """The head of an answer. Its body must be read with :meth:`read` or :meth:`part`, or dropped with :meth:`close`."""
 
-    def __init__(self, kept: Kept, *, connection: HTTPConnection, response: HTTPResponse, idle_seconds: float) -> None:
+    def __init__(self, kept: Kept, *, connection: HTTPConnection, response: BoundedAnswer, idle_seconds: float) -> None:
         self.status = response.status
         self._kept = kept
         self._connection = connection
@@ -74,6 +79,7 @@ class Response:
 
     def part(self, bytes_max: int) -> bytes:
         """Return the next bytes of the body when some have arrived; b"" at its end. Raises NoAnswerError."""
+        self._response.restart()
         try:
             part = self._response.read1(bytes_max)
         except _BROKEN as error:
@@ -108,7 +114,8 @@ class Kept:
     def request(
         self, method: str, path: str, body: bytes | None, headers: dict[str, str], idle_seconds: float
     ) -> Response:
-        """Send a request, and return its answer when its head has arrived. ``idle_seconds``: the maximum time without a byte.
+        """Send a request, and return its answer when its head has arrived. ``idle_seconds``: the maximum time without a byte, and
+        the maximum sum of all waits for the answer, which is longer for a long one (:mod:`forebay.http.arriving`).
 
         Raises NotConnectedError, NoAnswerError; SettingsError for certificates that were never readable.
         """
@@ -119,6 +126,7 @@ class Kept:
             with suppress(BrokenPipeError, ConnectionResetError):
                 connection.request(method, self._path + path, body, headers)
             response = connection.getresponse()
+            assert isinstance(response, BoundedAnswer)
         except _BROKEN as error:
             connection.close()
             raise NoAnswerError(_reason(error, idle_seconds)) from None
@@ -172,7 +180,7 @@ class Kept:
         except OSError as error:
             sock.close()
             raise NoAnswerError(_reason(error, self._connect_seconds)) from None
-        connection = HTTPConnection(self._host, self._port)
+        connection = _Connection(self._host, self._port)
         connection.auto_open = 0  # otherwise http.client could send a request again, or without TLS
         connection.sock = sock
         return connection
@@ -201,7 +209,7 @@ def _is_readable(sock: socket.socket) -> bool:
 
 
 def _reason(error: Exception, seconds: float) -> str:
-    if isinstance(error, TimeoutError):
+    if isinstance(error, TimeoutError) and not isinstance(error, SlowAnswerError):
         return f"timed out after {seconds:g} s"
     if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in _OUT_OF_TIME:
         now = utc_text(SystemClock().wall_ms())

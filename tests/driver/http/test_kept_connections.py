@@ -6,45 +6,16 @@ import contextlib
 import select
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 import pytest
 
 from forebay.http import kept
 from forebay.http.client import Client
 from forebay.model.errors import NoListenerError, NotTakenError, UnreachableError
+from tests.support.servers.raw_service import answering, service
 
 FINE = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nfine"
-
-
-@contextmanager
-def service(*connections: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A service that handles its connections by ``connections``, one after the other, and accepts no more."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            for handle in connections:
-                accepted, _ = listener.accept()
-                with accepted:
-                    handle(accepted)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        thread.join(10)
-        assert not thread.is_alive(), "the client made fewer connections than expected"
-
-
-def answering(*answers: bytes) -> Callable[[socket.socket], None]:
-    """Answers a request with each of ``answers``, then closes the connection."""
-
-    def handle(accepted: socket.socket) -> None:
-        for answer in answers:
-            assert accepted.recv(65_536)
-            accepted.sendall(answer)
-
-    return handle
 
 
 def test_requests_use_the_kept_connection_and_a_new_one_after_the_service_closed_it(

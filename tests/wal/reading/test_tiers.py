@@ -18,6 +18,7 @@ from executor_agent.main import Agent
 from forebay.model.errors import UnreadableBlockError
 from forebay.model.values import Handle
 from forebay.process.clock import ManualClock
+from tests.support.servers.raw_service import dripping, service
 from tests.support.state.columns import column_values
 from tests.support.state.rows import ODD_ROWS, block, filler
 from tests.support.state.stored import Stored
@@ -238,6 +239,17 @@ def test_download_continues_where_the_connection_broke(stored: Stored) -> None:
         read = read_block(reference, msgspec.structs.replace(plan, agent_urls={"h1": agent.url}))
     assert read.tier == "agent"
     assert agent.starts == [0, 300_000]
+
+
+def test_agent_that_sends_a_block_too_slowly_does_not_hold_its_reader(
+    stored: Stored, reference: BlockReference
+) -> None:
+    data = local_file(stored, reference).read_bytes()
+    local_file(stored, reference).unlink()
+    with service(dripping(partial(data, 0, 10), data[10:])) as url:
+        read = read_block(reference, stored.plan("agent", "wal", agent_urls={"h1": url}, agent_timeout_seconds=0.5))
+    assert read.tier == "wal"
+    assert "Read timed out" in read.failures[0].detail
 
 
 def test_short_time_out_does_not_keep_longer_requests_from_an_agent(stored: Stored, reference: BlockReference) -> None:

@@ -1,0 +1,55 @@
+"""A service whose bytes the test writes."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+_DRIP_SECONDS = 0.05
+
+
+@contextmanager
+def service(*connections: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A service that handles its connections by ``connections``, one after the other, and accepts no more."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            for handle in connections:
+                accepted, _ = listener.accept()
+                with accepted:
+                    handle(accepted)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        thread.join(10)
+        assert not thread.is_alive(), "the client made fewer connections than expected"
+
+
+def answering(*answers: bytes) -> Callable[[socket.socket], None]:
+    """Answers a request with each of ``answers``, then closes the connection."""
+
+    def handle(accepted: socket.socket) -> None:
+        for answer in answers:
+            assert accepted.recv(65_536)
+            accepted.sendall(answer)
+
+    return handle
+
+
+def dripping(whole: bytes, drops: bytes) -> Callable[[socket.socket], None]:
+    """Answers a request with ``whole``, then with each byte of ``drops`` after a pause. Ends with the connection."""
+
+    def handle(accepted: socket.socket) -> None:
+        assert accepted.recv(65_536)
+        accepted.sendall(whole)
+        pause = threading.Event()
+        with contextlib.suppress(OSError):
+            for drop in drops:
+                pause.wait(_DRIP_SECONDS)
+                accepted.sendall(bytes([drop]))
+
+    return handle
