@@ -15,7 +15,7 @@ from http.client import HTTPConnection, HTTPException
 from select import POLLIN, poll
 from urllib.parse import urlsplit
 
-from forebay.http.arriving import BoundedAnswer, SlowAnswerError
+from forebay.http.arriving import HEAD_BYTES_MAX, BoundedAnswer, SlowAnswerError
 from forebay.model.units import utc_text
 from forebay.process.clock import SystemClock
 from forebay.security.access import Access
@@ -66,6 +66,7 @@ class Response:
 
     def _parts(self) -> Iterator[bytes]:
         """Yield the body. The length that an answer states does not decide how much memory is allocated."""
+        self._response.limit(ANSWER_BYTES_MAX + HEAD_BYTES_MAX)  # chunks may be tiny, and have endless extensions
         # a chunk may state a negative size, and `read` would read to the end of the connection then
         read = self._response.read1 if self._response.chunked else self._response.read
         size = 0
@@ -115,7 +116,7 @@ class Kept:
         self, method: str, path: str, body: bytes | None, headers: dict[str, str], idle_seconds: float
     ) -> Response:
         """Send a request, and return its answer when its head has arrived. ``idle_seconds``: the maximum time without a byte, and
-        the maximum sum of all waits for the answer, which is longer for a long one (:mod:`forebay.http.arriving`).
+        without a minimum of bytes (:mod:`forebay.http.arriving`).
 
         Raises NotConnectedError, NoAnswerError; SettingsError for certificates that were never readable.
         """
