@@ -123,6 +123,7 @@ def _write(
         tell=inputs.put,
         storage=past_cache(open_storage(f"file://{wal}")),
         limits=SegmentLimits(size_bytes=128_000_000, age_seconds=3600.0),
+        check_timeline=False,
         local_directory=copies,
         local_quota_bytes=1 << 40,
         replicas=OptionalReplicas(sender, clock) if replica is not None else None,

@@ -36,8 +36,8 @@ class ReplicaSender(Protocol):
 
 
 class AgentReplicaSender:
-    """Sends replicas to agents over HTTP. An agent has ``timeout_seconds``, 5 s at most, to take each MiB, and ``timeout_seconds`` to
-    answer.
+    """Sends replicas to agents over HTTP. An agent has ``timeout_seconds`` (5 s at most) for each MiB, and ``timeout_seconds``
+    for its answer.
 
     ``durable``: the agent syncs a replica before it answers.
     """

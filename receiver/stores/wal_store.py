@@ -23,7 +23,7 @@ from receiver.stores.store import RETRY_SECONDS_MAX, RETRY_SECONDS_MIN, BlockWri
 from wal.blocks import LocalRoom, encode_meta
 from wal.blocks.local_writing import write_local
 from wal.segments.frame import FrameKind
-from wal.segments.layout import block_segment
+from wal.segments.layout import block_segment, timeline_marker
 from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import Storage
 
@@ -42,6 +42,8 @@ class WalStore(Store):
     ``new_uid``: a random number of 64 bits for each segment.
     ``reserve_bytes``: space in the WAL's store that blocks leave free, because clean-up needs it to free a full store. 0 for
     none. Blocks wait until they fit above the reserve.
+    ``check_timeline``: write a first block only if the store has the driver's marker of the epoch's timeline. Otherwise a WAL
+    that is not mounted on this host would be created on another disk.
     """
 
     writer_type: type[LogWriter] = LogWriter
@@ -60,8 +62,11 @@ class WalStore(Store):
         local_quota_bytes: int = 0,
         replicas: OptionalReplicas | None = None,
         new_uid: Callable[[], int] = lambda: random.SystemRandom().getrandbits(64),
+        check_timeline: bool = True,
     ) -> None:
         super().__init__(encoding, options, clock=clock, tell=tell)
+        self._check_timeline = check_timeline
+        self._marker = ""  # of the timeline; looked for before the epoch's first write
         self._new_uid = new_uid
         self._reserve_bytes = reserve_bytes
         self._opened_at = clock.monotonic()
@@ -76,6 +81,7 @@ class WalStore(Store):
     def open_epoch(self, epoch: int) -> None:
         """Write all blocks that are put from now on under ``epoch``, to segments of its own (INV-4)."""
         encoding = self._encoding
+        self._marker = timeline_marker(encoding.stream, timeline_of(epoch)) if self._check_timeline else ""
         self._writer = self.writer_type(
             self._storage,
             lambda sequence: block_segment(encoding.stream, encoding.receiver_id, epoch, sequence),
@@ -136,6 +142,8 @@ class WalStore(Store):
         """
         assert self._writer is not None, "a block was put before its epoch was opened"
         try:
+            if self._marker and not self._succeeds(self._find_marker):
+                return False
             if not self._await_room(sum(item.block.payload.length for item in blocks)):
                 return False
             appended = [
@@ -182,18 +190,35 @@ class WalStore(Store):
             self._closing.wait(RETRY_SECONDS_MAX)
         return not self._closing.is_set()
 
-    def _sync(self) -> bool:
-        """Sync until all is durable. False: the process is ending.
+    def _find_marker(self) -> None:
+        """Raise StoreError unless the store is this stream's WAL. Once for an epoch."""
+        if not self._storage.exists(self._marker):
+            raise StoreError(
+                f"{self._storage.url} has no file {self._marker}, which the driver created in its WAL: the WAL is not mounted on "
+                "this host, or wal.url here is not the driver's"
+            )
+        self._marker = ""
 
-        Lack of space is no failure: the sync waits for space without a limit (rule 7). Raises StoreError when other failures
+    def _sync(self) -> bool:
+        """Sync until all is durable. False: the process is ending. Raises as :meth:`_succeeds`."""
+        assert self._writer is not None
+        began = self._clock.monotonic()
+        if not self._succeeds(self._writer.sync):
+            return False
+        self._synced(self._clock.monotonic() - began)
+        return True
+
+    def _succeeds(self, request: Callable[[], object]) -> bool:
+        """Repeat a request to the WAL until it succeeds. False: the process is ending.
+
+        Lack of space is no failure: the request waits for space without a limit (rule 7). Raises StoreError when other failures
         last for ``store_timeout``.
         """
-        assert self._writer is not None
-        began = failing_since = self._clock.monotonic()
+        failing_since = self._clock.monotonic()
         delay = RETRY_SECONDS_MIN
         while not self._closing.is_set():
             try:
-                self._writer.sync()
+                request()
             except OutOfSpaceError as error:
                 self._tell(OutOfSpace(str(error)))
                 self._closing.wait(RETRY_SECONDS_MAX)
@@ -205,6 +230,5 @@ class WalStore(Store):
                 self._closing.wait(delay)
                 delay = min(2 * delay, RETRY_SECONDS_MAX)
             else:
-                self._synced(self._clock.monotonic() - began)
                 return True
         return False

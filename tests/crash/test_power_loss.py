@@ -64,6 +64,7 @@ def stored_before_the_crash(
         tell=reported.put,
         storage=storage,
         limits=SegmentLimits(size_bytes=2000, age_seconds=1e9),
+        check_timeline=False,
     )
     store.open_epoch(EPOCH)
     blocks: list[Block] = []

@@ -27,7 +27,7 @@ from forebay.process import failpoints
 from forebay.process.clock import SystemClock
 from receiver.main import compose
 from tests.conftest import require_kafka
-from tests.receiver.fakes import FakeTracker
+from tests.receiver.fakes import FakeTracker, marked
 from tests.receiver.test_service import Running, settings_of, taken_in
 from tests.support.kafka.committing_process import GROUPS
 from tests.support.kafka.flow import Flow, Truth, numbered, produce, read_topic
@@ -60,7 +60,7 @@ def receiving(brokers: ThreeBrokers, topic: str, tmp_path: Path, tracker: FakeTr
     kafka = msgspec.structs.replace(settings.kafka, topics=(topic,), options=brokers.options)
     settings = msgspec.structs.replace(settings, kafka=kafka)
     source = KafkaSource.of(settings, client_id="r-1")
-    storage = LocalStorage(str(tmp_path / "wal"))
+    storage = marked(LocalStorage(str(tmp_path / "wal")))
     receiver = Running(compose(settings, "r-1", source=source, storage=storage, clock=SystemClock(), host="h"))
     try:
         yield

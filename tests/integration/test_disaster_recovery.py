@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,8 +54,9 @@ def follow(cluster: Cluster, commands: list[tuple[list[str], set[int]]]) -> None
         assert "Traceback" not in done.stderr
 
 
-def test_there_is_a_block_for_the_wal_and_one_for_the_journal() -> None:
-    wal, journal = written_commands()
+def test_there_is_a_block_for_each_disaster() -> None:
+    wal, journal, whole_wal = written_commands()
+    assert ["forebay", "recover", "--lost-wal", "--apply"] in [command for command, _ in whole_wal]
     assert ["forebay", "recover", "--apply"] in [command for command, _ in wal]
     assert ["forebay", "journal", "rebuild", "--apply"] in [command for command, _ in journal]
 
@@ -87,3 +89,23 @@ def test_lost_journal_is_rebuilt_by_the_commands_of_the_page(
         before = lose_journal(cluster)
         follow(cluster, written_commands()[1])
         finish(cluster, flow, before)
+
+
+def test_new_wal_has_all_that_copies_hold_after_the_commands_of_the_page(
+    tmp_path: Path, kafka_broker: KafkaBroker, topic_name: Callable[[], str]
+) -> None:
+    """INV-1, INV-2: the driver accepts no empty WAL before an operator has said that it was lost."""
+    with records_flowing(tmp_path, kafka_broker, topic_name(), driver=AHEAD) as (cluster, flow):
+        cluster.killed_behind_a_held_job(flow, "driver", "agent", "r1")
+        assert cluster.needed()
+        wal = Path(cluster.wal_storage.url.removeprefix("file://"))
+        shutil.rmtree(wal)
+        for command in (("driver",), ("recover",), ("recover", "--apply")):
+            refused = cluster.command(*command)
+            assert refused.returncode == 1
+            assert "the WAL is not mounted" in refused.stderr
+        assert not list(wal.rglob("lineage-*"))
+        (tmp_path / "hold").unlink()
+        follow(cluster, written_commands()[2])
+        cluster.await_completed(flow.truth.ends())
+        cluster.check(flow.truth)

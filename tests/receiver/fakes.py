@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import pyarrow as pa
 from litestar import post
@@ -21,6 +22,8 @@ from forebay.model.records import SOURCE_SCHEMA
 from forebay.model.values import Block, TopicPartition
 from receiver.service import ReceiverService
 from receiver.sources.source import CommitPoint
+from wal.segments.layout import timeline_marker
+from wal.storage import Storage
 
 DRAIN_SECONDS = 90.0
 
@@ -36,6 +39,16 @@ def running(service: ReceiverService) -> Iterator[None]:
         service.drain()
         thread.join(DRAIN_SECONDS)
         assert not thread.is_alive(), "it drains"
+
+
+AnyStorage = TypeVar("AnyStorage", bound=Storage)
+
+
+def marked(storage: AnyStorage) -> AnyStorage:
+    """Return ``storage`` as a WAL of stream ``s`` whose driver has led."""
+    with contextlib.suppress(FileExistsError):
+        storage.put_new(timeline_marker("s", 1), b"claim")
+    return storage
 
 
 class FakeTracker:

@@ -22,7 +22,7 @@ from receiver.main import compose
 from receiver.metrics import ReceiverMetrics
 from receiver.service import ReceiverService
 from receiver.serving import serving
-from tests.receiver.fakes import FakeKafka, FakeTracker, running
+from tests.receiver.fakes import FakeKafka, FakeTracker, marked, running
 from tests.support.run.ports import free_port
 from wal.storage.local import LocalStorage
 
@@ -58,7 +58,7 @@ def settings_of(tmp_path: Path, url: str, metrics_url: str) -> Settings:
 def composed(settings: Settings, kafka: FakeKafka, tmp_path: Path, name: str = "r-1") -> Any:
     clock = SystemClock()
     metrics = ReceiverMetrics(stream="s", receiver_id=name, release="1", memory_bytes=32_000_000, clock=clock)
-    storage = LocalStorage(str(tmp_path / "wal"))
+    storage = marked(LocalStorage(str(tmp_path / "wal")))
     return compose(settings, name, source=kafka, storage=storage, clock=clock, host="h", metrics=metrics), metrics
 
 
@@ -121,7 +121,13 @@ def test_failures_are_counted_by_kind(tmp_path: Path, tracker: FakeTracker) -> N
     clock = SystemClock()
     metrics = ReceiverMetrics(stream="s", receiver_id="r-1", release="1", memory_bytes=1, clock=clock)
     service: ReceiverService = compose(
-        settings, "r-1", source=kafka, storage=Failing(str(tmp_path / "wal")), clock=clock, host="h", metrics=metrics
+        settings,
+        "r-1",
+        source=kafka,
+        storage=marked(Failing(str(tmp_path / "wal"))),
+        clock=clock,
+        host="h",
+        metrics=metrics,
     )
     with running(service):
         tracker.wait_for(lambda: tracker.positions.get(P0, 0) == 10)

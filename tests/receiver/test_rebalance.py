@@ -15,7 +15,7 @@ from forebay.model.values import TopicPartition
 from forebay.process.clock import SystemClock
 from forebay.settings.schema import Settings
 from receiver.main import compose
-from tests.receiver.fakes import FakeTracker
+from tests.receiver.fakes import FakeTracker, marked
 from tests.receiver.test_service import Running, settings_of, taken_in
 from wal.storage.local import LocalStorage
 
@@ -36,7 +36,12 @@ def receiver(settings: Settings, tmp_path: Path, name: str) -> Running:
     source = KafkaSource.of(settings, client_id=name)
     return Running(
         compose(
-            settings, name, source=source, storage=LocalStorage(str(tmp_path / "wal")), clock=SystemClock(), host="h"
+            settings,
+            name,
+            source=source,
+            storage=marked(LocalStorage(str(tmp_path / "wal"))),
+            clock=SystemClock(),
+            host="h",
         )
     )
 

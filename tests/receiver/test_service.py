@@ -28,7 +28,7 @@ from receiver.main import compose
 from receiver.service import CLOSE_SECONDS, ReceiverService
 from receiver.sources.source import CommitPoint
 from receiver.stores import store
-from tests.receiver.fakes import FakeKafka, FakeTracker
+from tests.receiver.fakes import FakeKafka, FakeTracker, marked
 from wal.blocks import local_path
 from wal.reading import BlockReference, ReadPlan, read_block
 from wal.segments.frame import Frame, FrameKind
@@ -89,7 +89,7 @@ def running(
     tmp_path: Path, tracker: FakeTracker, kafka: FakeKafka, storage: Storage | None = None, **receiver: Any
 ) -> Iterator[Running]:
     settings = settings_of(tmp_path, tracker.url, **receiver)
-    storage = storage or LocalStorage(str(tmp_path / "wal"))
+    storage = marked(storage or LocalStorage(str(tmp_path / "wal")))
     run = Running(compose(settings, "r-1", source=kafka, storage=storage, clock=SystemClock(), host="h"))
     try:
         yield run
@@ -241,7 +241,7 @@ def test_start_of_a_partition_revoked_since_its_decision_is_left_out(tmp_path: P
         settings_of(tmp_path, tracker.url),
         "r-1",
         source=kafka,
-        storage=LocalStorage(str(tmp_path / "wal")),
+        storage=marked(LocalStorage(str(tmp_path / "wal"))),
         clock=SystemClock(),
         host="h",
     )
@@ -310,7 +310,7 @@ def test_blocks_leave_the_reserve_of_the_wal_free(tmp_path: Path, tracker: FakeT
         tracker.wait_for(lambda: any("are reserved (wal.reserve)" in beat.detail for beat in tracker.heartbeats))
         assert tracker.heartbeats[-1].state == "waiting"
         assert receiver.code is None
-        assert storage.list("") == []
+        assert storage.list("s/blocks") == []
         storage.free = 65_000_000
         tracker.wait_for(all_taken(tracker, kafka))
     assert taken_in(tmp_path, tracker) == expected(kafka)
@@ -420,7 +420,7 @@ def test_block_is_written_unchecked_while_no_broker_answers_and_reported_when_on
     kafka = FakeKafka({P0: values(20)})
     kafka.topic_id = "id"
     kafka.tells_ids.clear()
-    wal = LocalStorage(str(tmp_path / "wal"))
+    wal = marked(LocalStorage(str(tmp_path / "wal")))
     with running(tmp_path, tracker, kafka, wal):
         tracker.wait_for(lambda: any(isinstance(s, Frame) and s.header.kind == FrameKind.BLOCK
                                      for path in wal.list("s/blocks") for s in scan_segment(wal, path)))  # fmt: skip
@@ -469,7 +469,7 @@ def test_watchdog_depends_on_polling_thread_alone(tmp_path: Path, tracker: FakeT
         settings_of(tmp_path, tracker.url),
         "r-1",
         source=kafka,
-        storage=LocalStorage(str(tmp_path / "wal")),
+        storage=marked(LocalStorage(str(tmp_path / "wal"))),
         clock=SystemClock(),
         host="h",
     )
@@ -499,7 +499,7 @@ def test_receiver_by_pattern_reports_driver_that_names_no_topics(
         settings,
         "r-1",
         source=FakeKafka({}),
-        storage=LocalStorage(str(tmp_path / "wal")),
+        storage=marked(LocalStorage(str(tmp_path / "wal"))),
         clock=SystemClock(),
         host="h",
     )

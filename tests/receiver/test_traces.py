@@ -23,7 +23,7 @@ from forebay.settings.schema import Settings
 from forebay.traces.sending import spans_of
 from forebay.traces.spans import Spans, root_ids
 from receiver.main import compose
-from tests.receiver.fakes import FakeKafka, FakeTracker, running
+from tests.receiver.fakes import FakeKafka, FakeTracker, marked, running
 from wal.storage.local import LocalStorage
 
 P0 = TopicPartition("t", 0)
@@ -57,7 +57,7 @@ def ids(span: ReadableSpan) -> tuple[int, int]:
 def take_in(tmp_path: Path, tracker: FakeTracker, spans: Spans) -> None:
     """Run a receiver until it has taken in 1,000 records."""
     kafka = FakeKafka({P0: [b"%05d" % number for number in range(1000)]})
-    storage = LocalStorage(str(tmp_path / "wal"))
+    storage = marked(LocalStorage(str(tmp_path / "wal")))
     service = compose(
         settings_of(tmp_path, tracker.url),
         "r-1",

@@ -214,6 +214,7 @@ class ReceiverProcess:
                 limits=SegmentLimits(size_bytes=world.options.segment_bytes, age_seconds=float("inf")),
                 reserve_bytes=world.options.wal_reserve_bytes,
                 new_uid=world.new_uid,
+                check_timeline=False,
             )
             self.store.writer_type = world.kinds.writer
         store = self.store

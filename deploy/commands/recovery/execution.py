@@ -29,11 +29,17 @@ def make_plan(
     wal_storage: Storage,
     surroundings: Surroundings,
     read_ranges: ReadRanges | None = None,
+    *,
+    lost_wal: bool = False,
 ) -> RecoveryPlan:
     """Return the plan of a recovery. Only reads, fences no process, and is safe while driver and receivers are running.
 
-    Raises UsageError if there is no journal, CorruptionError or NewerVersionError if it can't be read.
+    ``lost_wal``: the WAL was lost, and ``wal_storage`` is a new one.
+
+    Raises UsageError if there is no journal, TimelineFound if the WAL belongs to another journal, CorruptionError or
+    NewerVersionError if it can't be read.
     """
+    from driver.journal.log.opening import refuse_other_wal
     from recovery import plan as rp
     from recovery.examination import examine_beside_a_driver
 
@@ -41,6 +47,8 @@ def make_plan(
         examined = examine_beside_a_driver(journal_storage, wal_storage, settings.stream, progress)
     state = examined.state
     assert state is not None
+    if not lost_wal:
+        refuse_other_wal(journal_storage, wal_storage, settings.stream)
     surroundings.find_agents()
     kafka = surroundings.kafka(state)
     sources = surroundings.sources(examined, wal_storage, kafka, read_ranges)
@@ -95,8 +103,12 @@ def apply_plan(
     wal_storage: Storage,
     surroundings: Surroundings,
     read_ranges: ReadRanges | None = None,
+    *,
+    lost_wal: bool = False,
 ) -> RecoveryPlan:
     """Lead the journal, carry out the plan, and return it. May be killed at any step and called again.
+
+    ``lost_wal``: the WAL was lost, and ``wal_storage`` is a new one.
 
     Raises LeaseHeld if a driver is running, UsageError if there is no journal, TimelineFound if the WAL belongs to another
     journal, FencedError if a driver takes over meanwhile, OutOfSpaceError, StoreError.
@@ -112,6 +124,8 @@ def apply_plan(
     stream = settings.stream
     read_state(journal_storage, stream)
     _refuse_beside_a_driver(journal_storage, stream)
+    if lost_wal:
+        journal.begin_wal(journal_storage, wal_storage, stream)
     clock = SystemClock()
     owner = f"forebay recover {socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 

@@ -56,6 +56,11 @@ from forebay.settings.schema import Settings
     type=MomentType(),
     help="Time of the first completed batch to replay, as in 2026-11-21T14:30:00Z.",
 )
+@click.option(
+    "--lost-wal",
+    is_flag=True,
+    help="The WAL was lost for good, and wal.url is a new, empty folder.",
+)
 @because_option
 @changing_options
 @shared_options
@@ -64,6 +69,7 @@ def recover(
     invocation: Invocation,
     no_kafka: bool,
     agents: tuple[str, ...],
+    lost_wal: bool,
     batch: int | None,
     ranges: tuple[str, ...],
     to_batch: int | None,
@@ -84,6 +90,9 @@ def recover(
     With --to-batch or --to-time: show the completed batches that would run again. With --apply the driver runs them from the
     WAL, marked as a replay, before any other batch. Use it after a fix of the job. Exits with 1 if the WAL no longer holds
     all of them.
+
+    If the WAL has no trace of the stream, it is probably not mounted, and the command refuses to go on. If it was lost for good,
+    add --lost-wal: the plan names what copies and Kafka still hold of it. With --apply this is written to the new WAL.
 
     For a stream without a WAL the plan lists the damaged copies that this host's agent set aside. With --apply the command
     restores those whose records the journal proves; the driver may be running.
@@ -108,14 +117,12 @@ def recover(
     from wal.storage import open_storage
 
     surroundings = Surroundings(settings, kafka=not no_kafka, agents=[agent_option(text) for text in agents])
-    execute = apply_plan if yes else make_plan
-    plan = execute(
-        settings,
-        open_storage(settings.driver.journal, settings.storage),
-        open_storage(settings.wal.url, settings.storage),
-        surroundings,
-        range_reader(settings),
-    )
+    journal = open_storage(settings.driver.journal, settings.storage)
+    wal = open_storage(settings.wal.url, settings.storage)
+    if yes:
+        plan = apply_plan(settings, journal, wal, surroundings, range_reader(settings), lost_wal=lost_wal)
+    else:
+        plan = make_plan(settings, journal, wal, surroundings, range_reader(settings), lost_wal=lost_wal)
     invocation.write(plan, lambda: tables(plan))
     for sentence in sentences(plan):
         invocation.say(f"forebay: {sentence}")

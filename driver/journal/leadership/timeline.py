@@ -30,10 +30,11 @@ def newest_marker(wal: Storage, stream: str) -> int:
     return timeline
 
 
-def refuse_other(journal: Storage, wal: Storage, stream: str, claimed: int, marked: int) -> None:
+def refuse_other(journal: Storage, wal: Storage, stream: str, claimed: int, marked: int, *, has_led: bool) -> None:
     """Raise TimelineFound if the journal is not of the WAL's newest timeline. Call it before an epoch is claimed.
 
     ``claimed``: the timeline of the journal's newest claim; 0 if the journal is empty. ``marked``: the WAL's newest timeline.
+    ``has_led``: whether a driver of the journal has led, and so has created a marker before.
     """
     if marked and not claimed:
         raise TimelineFound(
@@ -43,6 +44,13 @@ def refuse_other(journal: Storage, wal: Storage, stream: str, claimed: int, mark
         )
     if claimed < marked:
         raise unfinished(journal, stream, marked)
+    if not marked and has_led:
+        raise TimelineFound(
+            f"the WAL at {wal.url} has no file {layout.timeline_marker(stream, claimed)}, but drivers have led the journal at "
+            f"{journal.url}: the WAL is not mounted, [wal].url is wrong, or the WAL was lost. Nothing was changed. If it was "
+            "lost for good, see `forebay recover --lost-wal`. If the journal is of a stream without a WAL, or of a direct stream, "
+            "choose another name for this stream"
+        )
     if claimed > max(marked, 1):
         raise _belongs_elsewhere(journal, wal, stream)
 

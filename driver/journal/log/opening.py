@@ -95,10 +95,7 @@ def opening_steps(
 ) -> Generator[str, None, tuple[Journal, State]]:
     """Do :func:`lead` step by step: yield the name of each completed step, return (journal, state). Between steps, the simulation
     crashes drivers and runs others. The caller then calls :meth:`Journal.drop_superseded`."""
-    marked = timeline.newest_marker(wal, stream) if wal is not None else 0
-    newest = newest_claim(storage, stream, numbered(marked, 1) if marked else 0)
-    if wal is not None:
-        timeline.refuse_other(storage, wal, stream, timeline_of(newest), marked)
+    newest, marked = refuse_other_wal(storage, wal, stream) if wal is not None else (newest_claim(storage, stream), 0)
     epoch = newest + 1 if newest else numbered(1, 1)
     while True:
         claim = claims.Claim(epoch=epoch, owner=owner, time_ms=wall_ms).encode()
@@ -140,6 +137,36 @@ def opening_steps(
         timeline.mark(storage, wal, stream, timeline_of(epoch), first)
     evidence.mark(storage, stream, epoch, claim)
     return journal, state
+
+
+def refuse_other_wal(storage: Storage, wal: Storage, stream: str) -> tuple[int, int]:
+    """Return the epoch of the journal's newest claim, and the WAL's newest timeline; 0 if there is none.
+
+    Raises TimelineFound if the WAL belongs to another journal, or if this journal's WAL is lost or not mounted; StoreError.
+    """
+    marked = timeline.newest_marker(wal, stream)
+    newest = newest_claim(storage, stream, numbered(marked, 1) if marked else 0)
+    claimed = timeline_of(newest)
+    has_led = not marked and bool(newest) and (claimed > 1 or _has_led(storage, stream, newest))
+    timeline.refuse_other(storage, wal, stream, claimed, marked, has_led=has_led)
+    return newest, marked
+
+
+def _has_led(storage: Storage, stream: str, newest: int) -> bool:
+    """Return whether an epoch of the newest claim's timeline is marked. Nearly always the first one that is looked for."""
+    first = numbered(timeline_of(newest), 1)
+    return any(evidence.is_marked(storage, stream, epoch) for epoch in range(newest, first - 1, -1))
+
+
+def begin_wal(storage: Storage, wal: Storage, stream: str) -> None:
+    """Create the timeline markers of the journal in a new WAL, after its WAL was lost. Can be repeated.
+
+    Raises TimelineFound if the WAL belongs to another journal; CorruptionError; StoreError.
+    """
+    newest = timeline_of(newest_claim(storage, stream))
+    claim = first_claim(storage, stream, newest)
+    for number in range(1, newest + 1):
+        timeline.mark(storage, wal, stream, number, claim)
 
 
 def first_claim(storage: Storage, stream: str, of_timeline: int) -> bytes:

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from driver import IngestContext
@@ -55,8 +56,13 @@ def test_the_checkpoint_of_a_direct_stream_is_no_journal_of_an_intake(settings: 
     state.next_offsets["t/0"] = 5
     opened.snapshot()
     opened.close()
-    with pytest.raises(UsageError, match="checkpoint of direct stream 's'"):
+    with pytest.raises(
+        TimelineFound, match="If the journal is of a stream without a WAL, or of a direct stream, choose another"
+    ):
         IngestContext(None, s).foreach_batch(Collecting(1)).start()
+    without_wal = msgspec.structs.replace(s, wal=msgspec.structs.replace(s.wal, url="none"))
+    with pytest.raises(UsageError, match="checkpoint of direct stream 's'"):
+        IngestContext(None, without_wal).foreach_batch(Collecting(1)).start()
 
 
 def test_a_damaged_journal_refuses_to_start_with_the_place_and_the_way_out(settings: Configure, tmp_path: Path) -> None:

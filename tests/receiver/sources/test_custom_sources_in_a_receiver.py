@@ -15,7 +15,7 @@ from receiver import inputs as inp
 from receiver.main import compose
 from receiver.sources.custom_source import ReliableAdapter, UnreliableAdapter
 from receiver.sources.source import Source
-from tests.receiver.fakes import FakeTracker
+from tests.receiver.fakes import FakeTracker, marked
 from tests.receiver.test_service import Running, settings_of, taken_in
 from tests.support.state.custom_sources import HERE, A, B, Lists, Q, Queue, settings_for
 from wal.storage.local import LocalStorage
@@ -33,7 +33,12 @@ def run(tmp_path: Path, tracker: FakeTracker, source: Source, name: str = "Lists
     settings = msgspec.structs.replace(settings, receiver=receiver)
     return Running(
         compose(
-            settings, "s-r0", source=source, storage=LocalStorage(str(tmp_path / "wal")), clock=SystemClock(), host="h"
+            settings,
+            "s-r0",
+            source=source,
+            storage=marked(LocalStorage(str(tmp_path / "wal"))),
+            clock=SystemClock(),
+            host="h",
         )
     )
 

@@ -51,6 +51,7 @@ def opened(folder: Path, others: Others) -> Iterator[Line]:
         tell=received,
         storage=ForgetfulStorage(appendable=True),
         limits=SegmentLimits(size_bytes=1 << 30, age_seconds=1e9),
+        check_timeline=False,
         local_directory=folder,
         local_quota_bytes=1 << 40,
         replicas=OptionalReplicas(others, clock),

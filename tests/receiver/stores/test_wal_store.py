@@ -24,6 +24,7 @@ from tests.receiver.stage import P0
 from tests.support.state.rows import filler, source_batch
 from tests.support.stores.forgetful import ForgetfulStorage
 from wal.blocks.encryption import KeyRing
+from wal.segments.layout import timeline_marker
 from wal.segments.writer import SegmentLimits
 
 EPOCH = 1 << 40 | 1
@@ -70,7 +71,7 @@ class ReceivedInputs:
 @contextmanager
 def open_store(
     storage: ForgetfulStorage, received: ReceivedInputs, flush_seconds: float, gather_bytes: int,
-    store_timeout_seconds: float = 30.0, clock: Clock | None = None,
+    store_timeout_seconds: float = 30.0, clock: Clock | None = None, check_timeline: bool = False,
 ) -> Iterator[WalStore]:  # fmt: skip
     store = WalStore(
         WRITING,
@@ -79,6 +80,7 @@ def open_store(
         tell=received,
         storage=storage,
         limits=SegmentLimits(size_bytes=1 << 30, age_seconds=1e9),
+        check_timeline=check_timeline,
     )
     store.open_epoch(EPOCH)
     with store:
@@ -213,3 +215,30 @@ def test_a_store_that_has_failed_closes_while_the_encoding_waits_for_it() -> Non
             pass
         clock.wait_for(3)  # one that failed, one that is gathered, one that finds no room
     assert isinstance(event, inp.StoreFailed)
+
+
+def test_nothing_is_written_to_a_folder_that_is_not_the_streams_wal() -> None:
+    """INV-1: a WAL that is not mounted would be created on the host's own disk, and be lost with the host."""
+    storage, received = ForgetfulStorage(appendable=True), ReceivedInputs()
+    with open_store(storage, received, flush_seconds=0.0, gather_bytes=1, check_timeline=True) as store:
+        store.put(pending(1))
+        event = received.next()
+        assert isinstance(event, inp.StoreAway)
+        assert "the WAL is not mounted on this host, or wal.url here is not the driver's" in event.reason
+        assert not storage.list("s/blocks")
+        storage.put_new(timeline_marker("s", 1), b"claim")
+        while not isinstance(event, inp.BlockStored):
+            assert isinstance(event, inp.StoreAway)
+            event = received.next()
+
+
+def test_receiver_ends_if_the_wal_is_not_mounted_for_the_store_timeout() -> None:
+    received = ReceivedInputs()
+    with open_store(
+        ForgetfulStorage(appendable=True), received, 0.0, 1, store_timeout_seconds=0.3, check_timeline=True
+    ) as store:
+        store.put(pending(1))
+        while isinstance(event := received.next(), inp.StoreAway):
+            pass
+    assert isinstance(event, inp.StoreFailed)
+    assert "has no file s/lineage-00000001" in event.reason

@@ -15,7 +15,7 @@ import pytest
 
 from driver.journal import events as ev
 from driver.journal.claims import Claim
-from driver.journal.files import claim_path, epoch_folder
+from driver.journal.files import claim_path, epoch_folder, newest_claim
 from driver.journal.leadership import evidence
 from driver.journal.leadership.evidence import mark_path
 from driver.journal.leadership.lease import Lease, LeaseKeeper, lease_path, read_lease, stored_lease
@@ -369,9 +369,27 @@ def test_a_damaged_first_claim_is_read_from_its_mark(storage: Storage, caplog: p
         lead_with(storage, wal)
         assert f"{path} is damaged at byte 0" in caplog.text
         assert wal.read(marker) == whole
-        wal.delete(marker)  # a driver that creates it takes the whole claim
-        lead_with(storage, wal)
+        wal.delete(marker)  # who creates it takes the whole claim
+        opening.begin_wal(storage, wal, STREAM)
         assert wal.read(marker) == whole
+
+
+def test_a_wal_without_a_marker_is_refused_once_a_driver_has_led(storage: Storage) -> None:
+    """INV-1: it is not mounted or was lost. A driver that began a new one would find no block of the journal there."""
+    wal, empty = (MemoryStorage(f"damage-{next(uids)}") for _ in range(2))
+    begun = opening_steps(storage, STREAM, "dies before it leads", 1, lambda: 1.0, lambda: next(uids), wal=wal)
+    next(begun)
+    first = lead_with(storage, empty)  # no block can be in another WAL
+    dies = opening_steps(storage, STREAM, "dies before it leads", 1, lambda: 1.0, lambda: next(uids), wal=empty)
+    next(dies)
+    with pytest.raises(TimelineFound, match=f"has no file {STREAM}/lineage-00000001, but drivers have led the journal"):
+        lead_with(storage, wal)
+    assert newest_claim(storage, STREAM) == first.epoch + 1, "refused before a claim"
+    assert not wal.list(STREAM)
+    opening.begin_wal(storage, wal, STREAM)
+    opening.begin_wal(storage, wal, STREAM)
+    lead_with(storage, wal)
+    assert wal.read(layout.timeline_marker(STREAM, 1)) == storage.read(claim_path(STREAM, numbered(1, 1)))
 
 
 def test_a_damaged_first_claim_without_a_copy_is_refused_by_its_name(storage: Storage) -> None:
