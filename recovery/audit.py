@@ -23,6 +23,7 @@ from driver.journal.state import State
 from driver.journal.state_parts import RepeatedBatch
 from forebay.kafka.consume.planning import sizes
 from forebay.model.errors import UsageError
+from forebay.model.identifiers import timeline_of
 from forebay.model.wire import WIRE_NAMES
 from wal.storage import Storage
 
@@ -168,9 +169,19 @@ def audit(storage: Storage, stream: str) -> AuditReport:
     # counts once. In the other order, a batch that is moved in between would be in neither.
     reading = journal.read_beside_a_writer(storage, stream)
     archived = {batch.batch_id: batch for batch in history.read(storage, stream)}
-    if reading.state is None:
+    state = reading.state
+    if state is None:
         raise UsageError(f"{storage.url} holds no journal of stream {stream!r}: check stream and [driver].journal")
-    return report(reading.state, archived.values())
+    newer = [b for b in archived.values() if timeline_of(b.batch_id) == state.timeline and b.number > state.batch_count]
+    if newer:
+        # a driver made them since the journal was read, and the state accounts for their blocks. Or the journal has lost its end,
+        # and does not know them now either
+        later = journal.read_beside_a_writer(storage, stream).state
+        if later is not None and later.timeline == state.timeline:
+            for batch in newer:
+                if batch.number <= later.batch_count:
+                    del archived[batch.batch_id]
+    return report(state, archived.values())
 
 
 def report(state: State, archived: Iterable[FinishedBatch]) -> AuditReport:

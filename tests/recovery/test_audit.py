@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from deploy.commands.inspection.audit import exceptions, sentence
 from driver.decisions.replay import RewindTo
 from driver.journal import history
+from driver.journal.events import Event
 from driver.journal.history import FinishedBatch, FinishedRange, HistoryWriter
 from driver.journal.log import opening as journal
 from driver.journal.transitions import apply
@@ -19,7 +21,7 @@ from forebay.model.errors import CorruptionError, UsageError
 from forebay.model.identifiers import numbered
 from recovery import audit
 from tests.support.state.tracked import STREAM, Tracked, offsets
-from wal.storage import MemoryStorage
+from wal.storage import MemoryStorage, Storage
 
 numbers = itertools.count(1)
 
@@ -182,6 +184,49 @@ def test_the_audit_reads_journal_and_history_from_their_store() -> None:
     storage.create(path).append(bytes(whole))
     with pytest.raises(CorruptionError):
         audit.audit(storage, STREAM)
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["beside a driver", "after the journal lost its end"])
+def test_batches_that_a_running_driver_finishes_meanwhile_are_no_finding(
+    is_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The history is read after the journal. A batch that the journal still does not know then is one that it lost."""
+    storage = MemoryStorage(f"memory://audit-{next(numbers)}")
+    t = worked()
+    led, state = journal.lead(storage, STREAM, "test", 1, lambda: 1.0, lambda: next(numbers))
+    writer = HistoryWriter(
+        storage, STREAM, led.epoch, segment_bytes=1000, now=lambda: 1.0, new_uid=lambda: next(numbers)
+    )
+
+    def record(events: Sequence[Event], batches: Sequence[FinishedBatch]) -> None:
+        for event in events:
+            apply(state, event)
+        led.append(events)
+        led.sync()
+        for batch in batches:
+            writer.append((batch,))
+
+    record(t.events, archived(t))
+    before = len(t.events)
+    read = history.read
+
+    def read_later(storage: Storage, stream: str) -> Iterator[FinishedBatch]:
+        """The driver completes the batch of the waiting block, and one of new records, in the meantime."""
+        for number in sorted(t.state.batches):
+            t.complete(number)
+        epoch, token = t.state.receivers["r1"].epoch, t.state.partitions["t/0"].token
+        t.take_in(epoch, token, 60)
+        t.complete(t.batch())
+        done = history.finished(t.state)
+        t.archive(*(batch.batch_id for batch in done))
+        record(t.events[before:] if is_known else (), done)
+        yield from read(storage, stream)
+
+    monkeypatch.setattr(history, "read", read_later)
+    found = audit.audit(storage, STREAM)
+    assert found.clean == is_known
+    if not is_known:
+        assert {"duplicate", "beyond"} <= {finding.kind for finding in found.findings}
 
 
 @pytest.mark.parametrize("hidden", [1, 2, 4], ids=["first", "between", "last"])

@@ -48,8 +48,8 @@ def refuse_other(journal: Storage, wal: Storage, stream: str, claimed: int, mark
         raise TimelineFound(
             f"the WAL at {wal.url} has no file {layout.timeline_marker(stream, claimed)}, but drivers have led the journal at "
             f"{journal.url}: the WAL is not mounted, [wal].url is wrong, or the WAL was lost. Nothing was changed. If it was "
-            "lost for good, see `forebay recover --lost-wal`. If the journal is of a stream without a WAL, or of a direct stream, "
-            "choose another name for this stream"
+            "lost for good, see `forebay recover --lost-wal`. If the journal is of a stream without a WAL, or of a direct "
+            "stream, choose another name for this stream"
         )
     if claimed > max(marked, 1):
         raise _belongs_elsewhere(journal, wal, stream)
