@@ -184,12 +184,15 @@ class LocalStorage:
     def left_over(self, prefix: str, before_seconds: float) -> Paths:
         """See :class:`~wal.storage.protocol.LeavesTemporaries`."""
         found: list[str] = []
-        for folder, _, names in os.walk(self._full(prefix) if prefix else self.root):
-            for name in filter(TEMPORARY.fullmatch, names):
-                with suppress(FileNotFoundError):  # its writer was still running
-                    full = os.path.join(folder, name)
-                    if os.stat(full).st_mtime < before_seconds:
-                        found.append(os.path.relpath(full, self.root))
+        try:
+            for folder, _, names in os.walk(self._full(prefix) if prefix else self.root, onerror=_raise_unless_absent):
+                for name in filter(TEMPORARY.fullmatch, names):
+                    with suppress(FileNotFoundError):  # its writer was still running
+                        full = os.path.join(folder, name)
+                        if os.stat(full).st_mtime < before_seconds:
+                            found.append(os.path.relpath(full, self.root))
+        except OSError as error:
+            raise store_error(error, f"the temporary files in {self.root} can't be listed") from error
         return sorted(found)
 
     def remove_left_over(self, path: str) -> None:
@@ -199,8 +202,12 @@ class LocalStorage:
             check_path(folder)
         if not TEMPORARY.fullmatch(name):
             raise ValueError(f"{path!r} is no temporary file")
-        with suppress(FileNotFoundError):
-            os.unlink(os.path.join(self.root, path))
+        full = os.path.join(self.root, path)
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(full)
+        except OSError as error:
+            raise store_error(error, f"{full} can't be deleted") from error
 
     def free_bytes(self) -> int | None:
         place = self.root
@@ -314,6 +321,11 @@ class _LocalAppendFile:
         # after a failed sync the kernel may mark lost pages clean: a second sync would succeed and prove nothing
         if self._poisoned:
             raise StoreError(f"{self._full} can't be written: it is closed, or an earlier write or sync failed")
+
+
+def _raise_unless_absent(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):  # deleted since its folder was listed
+        raise error
 
 
 def _write_all(descriptor: int, data: Buffer) -> None:
