@@ -18,10 +18,10 @@ import msgspec
 
 from driver.journal.log import reading as journal
 from driver.journal.state import State, is_fenced
-from forebay.model.errors import CorruptionError, UsageError
+from forebay.model.errors import CorruptionError, StoreError, UsageError
 from forebay.model.values import Block, Handle
 from wal.blocks import decode_meta
-from wal.decisions.recovery import Decision, FrameCondition, RecoveryVerdict, assess_segment
+from wal.decisions.recovery import Decision, FrameCondition, RecoveryVerdict, UnreadRest, assess_segment
 from wal.decisions.retention import JournalView, PartitionPosition
 from wal.reading import incarnation_key
 from wal.segments.frame import Frame, FrameKind, aligned
@@ -30,7 +30,7 @@ from wal.segments.scan import Damage, Readable, Scanned, TornTail, scan_segment
 from wal.storage import Storage
 
 #: decisions that a person must act on
-NEEDS_A_PERSON = frozenset({Decision.DAMAGED_QUARANTINE, Decision.MISSING, Decision.NEWER_REFUSE})
+NEEDS_A_PERSON = frozenset({Decision.DAMAGED_QUARANTINE, Decision.MISSING, Decision.NEWER_REFUSE, Decision.UNREADABLE})
 #: maximum number of segments read at the same time; each needs memory for a piece of the segment or its longest frame
 READERS_MAX = 8
 
@@ -53,7 +53,8 @@ class Segment:
     """One block segment and the verdicts on it.
 
     ``place``: None if the path is not that of a block segment. ``sealed``: a later segment of its writer exists. ``fenced``:
-    the journal says that its writer is outdated. ``swapped``: its header names another path.
+    the journal says that its writer is outdated. ``swapped``: its header names another path. ``copies``: also the blocks after a
+    failed read, since each of them may be readable by itself. ``unreadable``: the store's error; "" if all bytes were read.
     """
 
     path: str
@@ -65,10 +66,16 @@ class Segment:
     swapped: bool
     verdicts: tuple[RecoveryVerdict, ...]
     copies: tuple[UnnamedFrame, ...]
+    unreadable: str = ""
 
     @property
     def closed(self) -> bool:
         return self.sealed or self.fenced
+
+    @property
+    def holds_nothing(self) -> bool:
+        """Whether the segment is absent or empty. False if that is unknown, because its size can't be read."""
+        return not self.bytes and not self.unreadable
 
 
 class MissingSegments(msgspec.Struct, frozen=True):
@@ -133,10 +140,11 @@ def listed_segments(storage: Storage, stream: str) -> list[str]:
 
 
 def total_bytes(storage: Storage, stream: str) -> int:
-    """Return the total size of all block segments, in bytes."""
+    """Return the total size of all block segments whose size can be read, in bytes."""
     total = 0
     for path in listed_segments(storage, stream):
-        with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
+        # deleted since it was listed; or an error, which the examination reports
+        with contextlib.suppress(FileNotFoundError, StoreError):
             total += storage.size(path)
     return total
 
@@ -176,7 +184,8 @@ def examine(
     """Read every block segment of ``stream`` and verify all checksums.
 
     ``readers``: segments read at the same time; 0: one for each processor. ``progress`` is called with bytes read, from several
-    threads. Raises StoreError.
+    threads. A segment that can't be read is a finding. Raises StoreError if none can be read, or the listing fails: the store is
+    unavailable.
     """
     paths = listed_segments(storage, stream)
     accepted = _accepted(state, paths)
@@ -196,6 +205,8 @@ def examine(
 
     with ThreadPoolExecutor(readers or min(READERS_MAX, os.cpu_count() or 1), "examine") as pool:
         segments = tuple(pool.map(one, sorted(accepted)))
+    if segments and all(segment.unreadable and not segment.frames for segment in segments):
+        raise StoreError(segments[0].unreadable)  # or a store that is away would have its blocks written again
     return Examination(stream, state, segments, tuple(_missing_segments(filter(None, places.values()))))
 
 
@@ -209,25 +220,37 @@ def examine_segment(
     fenced: bool,
     progress: Progress = lambda _: None,
 ) -> Segment:
-    """Examine one segment. ``accepted``: the blocks that the journal has there."""
+    """Examine one segment. ``accepted``: the blocks that the journal has there. A StoreError is a finding."""
     tapped = _Tap(progress)
+    size, unreadable = 0, ""
     try:
         size = storage.size(path)
         verdicts = assess_segment(
-            path, tapped.pass_on(scan_segment(storage, path)), accepted, view, closed=sealed or fenced
+            path, tapped.pass_on(scan_segment(storage, path), size), accepted, view, closed=sealed or fenced
         )
     except FileNotFoundError:
         size = 0
         verdicts = assess_segment(path, None, accepted, view, closed=sealed or fenced)
-    swapped = tapped.whole_damage and _is_swapped(storage, path)
+    except StoreError as error:  # of the size; the scan's are items of it
+        unreadable = str(error)
+        end = max((block.handle.offset + block.handle.length for block in accepted), default=0)
+        verdicts = assess_segment(path, [UnreadRest(0, end, unreadable)], accepted, view, closed=sealed or fenced)
+    any_name = _AnyName()
     if any(verdict.condition is FrameCondition.DAMAGED for verdict in verdicts):
-        copies = list(_frames_under_any_name(storage, path))
+        any_name.scan(storage, path)
+        copies = any_name.frames
     else:
         copies = [
             UnnamedFrame(verdict.block_id, tapped.handle(path, verdict.offset))
             for verdict in verdicts
             if verdict.condition is FrameCondition.WHOLE and not verdict.named and verdict.block_id is not None
         ]
+    handles = {block.id: block.handle for block in accepted}
+    copies += [
+        UnnamedFrame(verdict.block_id, handles[verdict.block_id])
+        for verdict in verdicts
+        if verdict.condition is FrameCondition.UNREADABLE and verdict.block_id is not None
+    ]
     return Segment(
         path=path,
         place=parse_block(path),
@@ -235,34 +258,40 @@ def examine_segment(
         frames=tapped.frames,
         sealed=sealed,
         fenced=fenced,
-        swapped=swapped,
+        swapped=tapped.whole_damage and any_name.swapped,
         verdicts=tuple(verdicts),
         copies=tuple(copies),
+        unreadable=unreadable or tapped.unreadable or any_name.unreadable,
     )
 
 
 class _Tap:
-    """Observes a scan: counts the frames, and records each frame's handle."""
+    """Observes a scan: counts the frames, records each frame's handle, and ends the scan at the first error of the store."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._frames: dict[int, tuple[int, int]] = {}
         self.frames = 0
         self.whole_damage = False
+        self.unreadable = ""
 
-    def pass_on(self, scanned: Iterable[Scanned]) -> Iterator[Scanned]:
+    def pass_on(self, scanned: Iterable[Scanned], size: int) -> Iterator[Scanned | UnreadRest]:
         reached = 0
-        for item in scanned:
-            if isinstance(item, Frame):
-                self.frames += 1
-                if item.header.kind == FrameKind.BLOCK:
-                    self._frames[item.offset] = (item.length, item.header.payload_checksum)
-            elif isinstance(item, Damage) and item.offset == 0:
-                self.whole_damage = True
-            end = end_of(item)
-            self._progress(end - reached)
-            reached = end
-            yield item
+        try:
+            for item in scanned:
+                if isinstance(item, Frame):
+                    self.frames += 1
+                    if item.header.kind == FrameKind.BLOCK:
+                        self._frames[item.offset] = (item.length, item.header.payload_checksum)
+                elif isinstance(item, Damage) and item.offset == 0:
+                    self.whole_damage = True
+                end = end_of(item)
+                self._progress(end - reached)
+                reached = end
+                yield item
+        except StoreError as error:
+            self.unreadable = str(error)
+            yield UnreadRest(reached, max(size, reached), self.unreadable)
 
     def handle(self, path: str, offset: int) -> Handle:
         length, checksum = self._frames[offset]
@@ -276,20 +305,38 @@ def end_of(item: Scanned) -> int:
     return item.offset + item.length if isinstance(item, TornTail) else item.until
 
 
-def _is_swapped(storage: Readable, path: str) -> bool:
-    """Return whether the segment's header is intact and names another path than the segment has."""
-    return isinstance(next(scan_segment(storage, path, payloads=False, swapped=True), None), Frame)
+class _AnyName:
+    """A second scan of a damaged segment, also of one whose header names another path.
 
+    ``frames``: every whole block frame, since any of them may be a block that is missing elsewhere. ``swapped``: whether the
+    header is whole. ``unreadable``: the store's error, after which ``frames`` has those before; "" if there was none.
+    """
 
-def _frames_under_any_name(storage: Readable, path: str) -> Iterator[UnnamedFrame]:
-    """Yield every whole block frame: in a damaged segment, any of them may be a block that is missing elsewhere."""
-    for item in scan_segment(storage, path, swapped=True):
-        if isinstance(item, Frame) and item.header.kind == FrameKind.BLOCK:
-            try:
-                meta = decode_meta(item.metadata, path, item.offset)
-            except CorruptionError:  # the verdicts report it as damage
-                continue
-            yield UnnamedFrame(meta.id, Handle(path, item.offset, item.length, item.header.payload_checksum))
+    def __init__(self) -> None:
+        self.frames: list[UnnamedFrame] = []
+        self.swapped = False
+        self.unreadable = ""
+
+    def scan(self, storage: Readable, path: str) -> None:
+        try:
+            for item in scan_segment(storage, path, swapped=True):
+                if isinstance(item, Frame):
+                    self.swapped = self.swapped or item.offset == 0
+                    self._add(path, item)
+        except FileNotFoundError:  # clean-up deleted the segment meanwhile
+            self.frames.clear()
+        except StoreError as error:
+            self.unreadable = str(error)
+
+    def _add(self, path: str, frame: Frame) -> None:
+        if frame.header.kind != FrameKind.BLOCK:
+            return
+        try:
+            meta = decode_meta(frame.metadata, path, frame.offset)
+        except CorruptionError:  # the verdicts report it as damage
+            return
+        handle = Handle(path, frame.offset, frame.length, frame.header.payload_checksum)
+        self.frames.append(UnnamedFrame(meta.id, handle))
 
 
 def _accepted(state: State | None, paths: Sequence[str]) -> dict[str, list[Block]]:

@@ -57,12 +57,16 @@ class Loss(msgspec.Struct, frozen=True):
 
 
 class DamagedSegment(msgspec.Struct, frozen=True):
-    """A segment with damage. ``kept``: why it stays in place; "" if it will be, or was, copied to ``aside`` and deleted."""
+    """A segment with damage, or one that can't be read (``unreadable``).
+
+    ``kept``: why it stays in place; "" if it will be, or was, copied to ``aside`` and deleted.
+    """
 
     path: str
     kept: str
     aside: str = ""
     done: bool = False
+    unreadable: bool = False
 
 
 class KafkaPartition(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
@@ -92,7 +96,8 @@ class CopiesView(msgspec.Struct, frozen=True):
     """Counts of this host's local copies.
 
     ``found``, ``absent``: copies that the journal names. ``stray``: files that it does not name. ``agents``: agents that
-    answered. ``silent``: why others did not. ``damaged``: files that this host's agent set aside.
+    answered. ``silent``: why others did not. ``damaged``: files that this host's agent set aside. ``unreadable``: why the
+    directory can't be listed, and all counts are 0; "" if it was listed.
     """
 
     directory: str
@@ -102,6 +107,7 @@ class CopiesView(msgspec.Struct, frozen=True):
     agents: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
+    unreadable: str = ""
 
 
 class HistoryView(msgspec.Struct, frozen=True):
@@ -143,6 +149,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True, rename={**WIRE_NAM
             or [p for p in self.places if p.decision == Decision.NEWER_REFUSE.value]
             or (self.forgotten and not self.applied)
             or self.history.finding
+            or self.copies.unreadable
             or [p for p in self.kafka.partitions if p.finding]
         )
 
@@ -154,22 +161,26 @@ def broken_blocks(examined: Examination) -> list[Block]:
     """
     state = examined.state
     assert state is not None
-    broken = (FrameCondition.DAMAGED, FrameCondition.TORN, FrameCondition.ABSENT)
+    broken = (FrameCondition.DAMAGED, FrameCondition.TORN, FrameCondition.ABSENT, FrameCondition.UNREADABLE)
     return [state.blocks[v.block_id] for v in examined.verdicts if v.named and v.block_id and v.condition in broken]
 
 
 def damaged_segments(examined: Examination) -> list[DamagedSegment]:
-    """Return every segment with damage, and whether it can be deleted from the log."""
+    """Return every segment that is damaged or can't be read, and whether it can be deleted from the log."""
     found = []
     for segment in examined.segments:
         torn_accepted = any(v.condition is FrameCondition.TORN and v.named for v in segment.verdicts)
-        if torn_accepted or any(v.condition is FrameCondition.DAMAGED for v in segment.verdicts):
+        damaged = torn_accepted or any(v.condition is FrameCondition.DAMAGED for v in segment.verdicts)
+        if damaged or segment.unreadable:
             kept = _kept(segment)
-            found.append(DamagedSegment(segment.path, kept, "" if kept else aside_path(segment.path)))
+            aside = "" if kept else aside_path(segment.path)
+            found.append(DamagedSegment(segment.path, kept, aside, unreadable=bool(segment.unreadable)))
     return found
 
 
 def _kept(segment: Segment) -> str:
+    if segment.unreadable:  # it may hold whole blocks, which a repaired disk or store returns
+        return f"{segment.unreadable}; repair its disk or store, then run `forebay recover` again"
     if any(v.condition is FrameCondition.NEWER for v in segment.verdicts):
         return "a newer release wrote part of it: run that release"
     if not segment.closed:
@@ -323,7 +334,7 @@ def make_plan(
         stream=examined.stream,
         timeline=examined.state.timeline,
         applied=applied,
-        segments=sum(segment.bytes > 0 for segment in examined.segments),
+        segments=sum(not segment.holds_nothing for segment in examined.segments),
         counts=examined.counts,
         places=tuple(
             described(verdict, examined.state)
@@ -344,13 +355,17 @@ def make_plan(
 def sentences(plan: RecoveryPlan) -> list[str]:
     """Return a sentence for each thing that a person or ``--apply`` has to handle, with the next step."""
     said = [
-        f"block {r.block_id} with {', '.join(r.ranges)} is damaged or missing in {r.path}; it can be restored from {r.source}: "
+        f"block {r.block_id} with {', '.join(r.ranges)} is not whole in {r.path}; it can be restored from {r.source}: "
         "stop the driver, then run `forebay recover --apply`"
         for r in plan.recoveries
         if not r.done
     ]
     said += map(loss_sentence, plan.losses)
-    said += [f"segment {d.path} is damaged and stays in place: {d.kept}" for d in plan.damaged if d.kept]
+    said += [
+        f"segment {d.path} {'' if d.unreadable else 'is damaged and '}stays in place: {d.kept}"
+        for d in plan.damaged
+        if d.kept
+    ]
     said += [
         f"segment {d.path} is damaged; `forebay recover --apply` writes its whole blocks again and sets it aside"
         for d in plan.damaged
@@ -363,6 +378,11 @@ def sentences(plan: RecoveryPlan) -> list[str]:
     ]
     if plan.history.finding:
         said.append(plan.history.finding)
+    if plan.copies.unreadable:
+        said.append(
+            f"{plan.copies.unreadable}; this host's copies were not counted: correct the folder's rights or its disk, then run "
+            "`forebay recover` again"
+        )
     said += [p.finding for p in plan.kafka.partitions if p.finding]
     return said
 

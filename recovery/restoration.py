@@ -103,7 +103,7 @@ class Restoration:
         damaged = tuple(
             found if found.kept else self.set_aside(segments[found.path], view) for found in damaged_segments(examined)
         )
-        gone = {s.path for s in examined.segments if not s.bytes} | {d.path for d in damaged if d.done}
+        gone = {s.path for s in examined.segments if s.holds_nothing} | {d.path for d in damaged if d.done}
         lost = {outcome.block_id for outcome in outcomes if isinstance(outcome, Loss)}
         forgotten = tuple(forgettable(self._state, gone, lost))
         for path in forgotten:

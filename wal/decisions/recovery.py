@@ -11,7 +11,7 @@ Two facts explain the table:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import msgspec
@@ -33,6 +33,7 @@ class FrameCondition(Enum):
     DAMAGED = "damage"
     NEWER = "a frame of a newer release"
     ABSENT = "nothing"
+    UNREADABLE = "bytes that the store can't read"
 
 
 class Decision(Enum):
@@ -45,6 +46,7 @@ class Decision(Enum):
     ORPHAN_DELETE = "orphan-delete"
     MISSING = "missing"
     NEWER_REFUSE = "newer-refuse"
+    UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ _C, _O = True, False  # closed, open
 _BEHIND, _PAST = RangeStatus.BEHIND, RangeStatus.PAST
 _UNKNOWN, _ENDED = RangeStatus.UNKNOWN, RangeStatus.INCARNATION_ENDED
 _NEWER, _WHOLE, _TORN = FrameCondition.NEWER, FrameCondition.WHOLE, FrameCondition.TORN
-_DAMAGED, _ABSENT = FrameCondition.DAMAGED, FrameCondition.ABSENT
+_DAMAGED, _ABSENT, _UNREADABLE = FrameCondition.DAMAGED, FrameCondition.ABSENT, FrameCondition.UNREADABLE
 
 #: exactly one row holds for each FrameEvidence
 TABLE: tuple[RecoveryRow, ...] = (
@@ -122,7 +124,20 @@ TABLE: tuple[RecoveryRow, ...] = (
     RecoveryRow(_DAMAGED, _U, _PAST, _C, Decision.ORPHAN_DELETE, "damaged, but other blocks hold all of its offsets"),
     RecoveryRow(_DAMAGED, _U, _ENDED, _C, Decision.ORPHAN_DELETE, "damaged, but its incarnation has ended"),
     RecoveryRow(_ABSENT, _N, None, None, Decision.MISSING, "an accepted block is not there: it must be recovered"),
+    RecoveryRow(
+        _UNREADABLE, _N, None, None, Decision.UNREADABLE, "an accepted block can't be read: it must be recovered"
+    ),
+    RecoveryRow(_UNREADABLE, _U, None, None, Decision.UNREADABLE, "what these bytes hold is unknown"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadRest:
+    """The bytes ``[offset, until)`` of a segment, from the first read on that failed. ``reason``: the store's error."""
+
+    offset: int
+    until: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +168,18 @@ def decide(evidence: FrameEvidence) -> RecoveryRow:
 
 
 def assess_segment(
-    path: str, scanned: Iterable[Scanned] | None, accepted: Sequence[Block], view: JournalView, *, closed: bool
+    path: str,
+    scanned: Iterable[Scanned | UnreadRest] | None,
+    accepted: Sequence[Block],
+    view: JournalView,
+    *,
+    closed: bool,
 ) -> list[RecoveryVerdict]:
     """Return a verdict on everything found in the block segment ``path`` and on every block that the journal has there.
 
-    The verdicts are in order of offsets. ``scanned``: a scan with payloads; None if there is no such file. ``accepted``: the
-    journal's blocks whose handles name ``path``. An orphan with several ranges is deleted only if each of them allows it.
+    The verdicts are in order of offsets. ``scanned``: a scan with payloads, whose last item is an UnreadRest if the scan failed;
+    None if there is no such file. ``accepted``: the journal's blocks whose handles name ``path``. An orphan with several ranges
+    is deleted only if each of them allows it.
     """
     named = {block.handle.offset: block for block in accepted}
     verdicts = []
@@ -169,7 +190,7 @@ def assess_segment(
 
 
 def _verdicts(
-    path: str, item: Scanned, named: dict[int, Block], view: JournalView, closed: bool
+    path: str, item: Scanned | UnreadRest, named: dict[int, Block], view: JournalView, closed: bool
 ) -> list[RecoveryVerdict]:
     """Return the verdicts on one thing found, and remove the blocks that it covers from ``named``."""
     if isinstance(item, Frame):
@@ -191,6 +212,12 @@ def _verdicts(
         if meta is None:
             return [_of_unnamed(path, FrameCondition.DAMAGED, item.offset, until, None, (), view, closed)]
         return [_of_unnamed(path, FrameCondition.WHOLE, item.offset, until, meta.id, meta.ranges, view, closed)]
+    if isinstance(item, UnreadRest):
+        blocks = _pop_overlapping(named, item.offset, item.until)
+        verdicts = [_of_block(path, FrameCondition.UNREADABLE, block, view, closed) for block in blocks] or [
+            _of_unnamed(path, FrameCondition.UNREADABLE, item.offset, item.until, None, (), view, closed)
+        ]
+        return [replace(verdict, reason=f"{verdict.reason}: {item.reason}") for verdict in verdicts]
     if isinstance(item, TornTail):
         found, until, metadata = FrameCondition.TORN, item.offset + item.length, None
     elif isinstance(item, Damage):

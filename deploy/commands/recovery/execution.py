@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from deploy.commands.recovery.surroundings import Surroundings
 from deploy.console.progress import progress_bar
-from forebay.model.errors import CorruptionError, NewerVersionError
+from forebay.model.errors import CorruptionError, NewerVersionError, StoreError
 from forebay.settings.schema import Settings
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def make_plan(
             )
             progress(1)
     damaged = rp.damaged_segments(examined)
-    gone = {s.path for s in examined.segments if not s.bytes} | {d.path for d in damaged if not d.kept}
+    gone = {s.path for s in examined.segments if s.holds_nothing} | {d.path for d in damaged if not d.kept}
     lost = {o.block_id for o in outcomes if isinstance(o, rp.Loss)}
     return _plan(
         examined, False, outcomes, damaged, rp.forgettable(state, gone, lost), surroundings, journal_storage, kafka
@@ -204,5 +204,5 @@ def _history(storage: Storage, state: State) -> HistoryView:
 
     try:
         return history_view(state, history.read(storage, state.stream))
-    except (CorruptionError, NewerVersionError) as error:
+    except (CorruptionError, NewerVersionError, StoreError, FileNotFoundError) as error:
         return HistoryView(0, f"cannot read the history: {error}")

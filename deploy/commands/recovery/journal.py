@@ -29,7 +29,7 @@ from deploy.console.invocation import (
 )
 from deploy.console.ownership import refuse_as_root
 from deploy.console.progress import spinner
-from forebay.model.errors import CorruptionError, ForebayError, NewerVersionError, UsageError
+from forebay.model.errors import CorruptionError, ForebayError, NewerVersionError, StoreError, UsageError
 from forebay.model.wire import UNDECODABLE, WIRE_NAMES
 from forebay.sources.kind import source_kind
 
@@ -139,7 +139,7 @@ def _epoch(storage: Storage, stream: str, epoch: int) -> EpochContent:
         owner, claimed_ms = claim.owner, claim.time_ms
     except FileNotFoundError:
         damage.append("its claim is absent")
-    except CorruptionError as error:
+    except (CorruptionError, StoreError) as error:
         damage.append(str(error))
     paths = segment_paths(storage, stream, epoch)
     for path in paths:
@@ -155,6 +155,8 @@ def _epoch(storage: Storage, stream: str, epoch: int) -> EpochContent:
                     events.update(_kinds(bytes(item.payload)))
         except FileNotFoundError:
             continue  # superseded meanwhile
+        except StoreError as error:  # of this segment: the others are shown
+            damage.append(str(error))
     return EpochContent(
         epoch=epoch,
         timeline=timeline_of(epoch),
@@ -185,7 +187,7 @@ def _copy(storage: Storage, path: str) -> SnapshotCopy:
     try:
         state = journal.snapshot_in(storage, path)
         size = storage.size(path)
-    except (CorruptionError, NewerVersionError) as error:
+    except (CorruptionError, NewerVersionError, StoreError) as error:
         return SnapshotCopy(path, 0, 0, -1, str(error))
     except FileNotFoundError:
         return SnapshotCopy(path, 0, 0, -1, "replaced by a newer copy meanwhile")

@@ -14,7 +14,7 @@ import msgspec
 from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_invocation, shared_options
 from deploy.console.parameters import MomentType, PartitionType
 from deploy.console.progress import progress_bar
-from forebay.model.errors import CorruptionError, UsageError
+from forebay.model.errors import CorruptionError, StoreError, UsageError
 from forebay.model.values import BlockRange, TopicPartition
 
 if TYPE_CHECKING:
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 class Entry(msgspec.Struct, frozen=True):
     """One place in a segment.
 
-    ``state``: whole | torn | damaged | newer | deleted (only from ``forebay wal follow``). ``kind``: of the frame, "" if
-    unknown. ``ranges``: labels ``topic/partition[from, until)``, if the metadata could be read.
+    ``state``: whole | torn | damaged | newer | unreadable (the store's read failed there) | deleted (only from
+    ``forebay wal follow``). ``kind``: of the frame, "" if unknown. ``ranges``: labels ``topic/partition[from, until)``, if the
+    metadata could be read.
     """
 
     path: str
@@ -66,8 +67,8 @@ class Inspection(msgspec.Struct, frozen=True):
 
     @property
     def findings(self) -> list[Entry]:
-        """The places that are damaged or written by a newer release. A torn tail is neither."""
-        return [entry for entry in self.entries if entry.state in ("damaged", "newer")]
+        """The places that are damaged, unreadable, or written by a newer release. A torn tail is none of these."""
+        return [entry for entry in self.entries if entry.state in ("damaged", "newer", "unreadable")]
 
 
 class BlockContent(NamedTuple):
@@ -113,25 +114,46 @@ class Filters(msgspec.Struct, frozen=True):
 
 
 def inspect_log(storage: Storage, paths: Sequence[str], filters: Filters) -> Inspection:
-    """Scan the segments at ``paths`` that pass ``filters``, and return the places in them that pass."""
+    """Scan the segments at ``paths`` that pass ``filters``, and return the places in them that pass.
+
+    A segment that can't be read is a finding. Raises StoreError if none can be read: the store is unavailable.
+    """
     from wal.segments.layout import parse_block
-    from wal.segments.scan import scan_segment
 
     segments: list[SegmentSummary] = []
     entries: list[Entry] = []
+    errors: list[StoreError] = []
     wanted = [path for path in paths if filters.takes_segment(parse_block(path))]
     with progress_bar("segments", len(wanted), unit_bytes=False) as progress:
         for path in wanted:
-            found = [
-                entry
-                for scanned in scan_segment(storage, path)
-                for entry, held in [describe(path, scanned)]
-                if filters.takes(held)
-            ]
+            size, found, error = _places(storage, path, filters)
+            if error is not None:
+                errors.append(error)
             entries += found
-            segments.append(_summary(path, storage.size(path), found))
+            segments.append(_summary(path, size, found))
             progress(1)
+    if errors and len(errors) == len(wanted):
+        raise errors[0]
     return Inspection(tuple(segments), tuple(entries))
+
+
+def _places(storage: Storage, path: str, filters: Filters) -> tuple[int, list[Entry], StoreError | None]:
+    """Return the segment's size, its places, and the store's error if not even one of them could be read."""
+    from wal.segments.scan import scan_segment
+
+    size = reached = 0
+    found: list[Entry] = []
+    try:
+        size = storage.size(path)
+        for scanned in scan_segment(storage, path):
+            entry, held = describe(path, scanned)
+            reached = entry.offset + entry.length
+            if filters.takes(held):
+                found.append(entry)
+    except StoreError as error:
+        found.append(Entry(path, reached, max(0, size - reached), "unreadable", detail=str(error)))
+        return size, found, None if reached else error
+    return size, found, None
 
 
 def describe(path: str, scanned: Scanned) -> tuple[Entry, BlockContent | None]:
@@ -279,7 +301,7 @@ def inspect(
     """Show the content of the segments of the WAL, or of those below PATH, and verify every checksum.
 
     Changes nothing; receivers may be running, and a frame that is being written appears as a torn tail. Exits with 1 if a
-    frame is damaged or was written by a newer release.
+    frame is damaged, can't be read, or was written by a newer release.
     """
     from wal.storage import open_storage
 

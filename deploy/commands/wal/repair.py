@@ -30,6 +30,7 @@ from deploy.console.progress import progress_bar
 from driver.journal.files import newest_claim
 from driver.journal.leadership.timeline import REBUILDER
 from driver.journal.state import REPAIR_WRITER
+from forebay.model.errors import StoreError
 from forebay.model.identifiers import timeline_of
 from forebay.model.values import Block
 from forebay.process.clock import SystemClock
@@ -78,13 +79,14 @@ class RepairReport(msgspec.Struct, frozen=True, rename={"repaired": "mended"}):
     """The result of a repair; without ``--apply``, the result that it would have.
 
     ``repaired``: repaired segments. ``left``: one sentence for each fault that remains. ``temporaries``: files that a killed
-    process left behind, removed if ``done``.
+    process left behind; if ``done``, those that were removed. ``not_removed``: one sentence for each that could not be.
     """
 
     done: bool
     repaired: tuple[RepairedSegment, ...]
     temporaries: tuple[str, ...]
     left: tuple[str, ...]
+    not_removed: tuple[str, ...] = ()
 
 
 class _Bytes:
@@ -204,7 +206,9 @@ def repaired(
     leads = newest_claim(journal_storage, stream)  # read last: the writer of each listed segment had claimed before
     repaired = []
     for segment in examined.segments:
-        if not segment.closed or not segment.bytes or segment.swapped or _may_be_written(segment, leads):
+        if not segment.closed or not segment.bytes or segment.swapped or segment.unreadable:
+            continue
+        if _may_be_written(segment, leads):
             continue
         copies_ = [(block, sources.find(block)[0]) for block in broken.get(segment.path, ())]
         found = [(block, copy) for block, copy in copies_ if copy is not None]
@@ -218,11 +222,13 @@ def repaired(
             done = msgspec.structs.replace(done, aside=copy_aside(wal_storage, segment.path))
             wal_storage.replace(segment.path, data)
         repaired.append(done)
+    temporaries, kept = _temporaries(wal_storage, stream, yes)
     return RepairReport(
         done=yes,
         repaired=tuple(repaired),
-        temporaries=_temporaries(wal_storage, stream, yes),
+        temporaries=tuple(temporaries),
         left=tuple(_left(examined, repaired)),
+        not_removed=tuple(kept),
     )
 
 
@@ -255,13 +261,26 @@ def _is_better(segment: Segment, data: bytes, examined: Examination) -> bool:
     return whole(segment) <= whole(after) and wrong(after) < wrong(segment)
 
 
-def _temporaries(storage: Storage, stream: str, remove: bool) -> tuple[str, ...]:
+def _temporaries(storage: Storage, stream: str, remove: bool) -> tuple[list[str], list[str]]:
+    """Return the temporary files, and a sentence for each error: the repairs are done, and their report must not be lost."""
     if not isinstance(storage, LeavesTemporaries):
-        return ()
-    found = storage.left_over(stream, SystemClock().wall_ms() / 1000 - TEMPORARY_AGE_SECONDS)
-    for path in found if remove else ():
-        storage.remove_left_over(path)
-    return tuple(found)
+        return [], []
+    found: list[str] = []
+    kept: list[str] = []
+    try:
+        left_over = storage.left_over(stream, SystemClock().wall_ms() / 1000 - TEMPORARY_AGE_SECONDS)
+    except StoreError as error:
+        return [], [f"{error}; correct this, then repeat the command to remove those of killed processes"]
+    for path in left_over:
+        try:
+            if remove:
+                storage.remove_left_over(path)
+            found.append(path)
+        except StoreError as error:
+            kept.append(
+                f"temporary file {path} of a killed process stays: {error}; correct this, then repeat the command"
+            )
+    return found, kept
 
 
 def _left(examined: Examination, repaired: Sequence[RepairedSegment]) -> list[str]:
@@ -272,6 +291,11 @@ def _left(examined: Examination, repaired: Sequence[RepairedSegment]) -> list[st
         if block.id not in put_back
     ]
     headers = {done.path for done in repaired if done.header}
+    left += [
+        f"segment {segment.path} stays as it is: {segment.unreadable}"
+        for segment in examined.segments
+        if segment.unreadable
+    ]
     left += [
         f"{damage.path} has damage outside accepted blocks"
         for damage in damaged_segments(examined)
@@ -326,8 +350,10 @@ def repair(invocation: Invocation, agents: tuple[str, ...], yes: bool) -> int:
         invocation.say(NOTHING_CHANGED)
     for fault in report.left:
         invocation.say(f"forebay: {fault}; see `forebay recover`")
+    for fault in report.not_removed:
+        invocation.say(f"forebay: {fault}")
     waits = not yes and report.repaired
-    return FINDINGS if report.left or waits else FINE
+    return FINDINGS if report.left or report.not_removed or waits else FINE
 
 
 def tables(report: RepairReport) -> list[Group]:

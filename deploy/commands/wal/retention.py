@@ -11,7 +11,7 @@ import msgspec
 
 from deploy.console.invocation import FINE, Invocation, example, pass_invocation, shared_options
 from deploy.console.progress import spinner
-from forebay.model.errors import UsageError
+from forebay.model.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -95,6 +95,8 @@ def judge_segments(
                 goes, reason = _judged(state, wal_storage, path, sealed, limits, now_ms, due.get(path))
             except FileNotFoundError:
                 goes, reason = True, "deleted since this report began"
+            except StoreError as error:  # of this segment: the clean-up keeps it, and judges the others
+                goes, reason = False, str(error)
         elif path in state.cleaning_segments:
             goes, reason = True, "being deleted"
         released_ms = share.released_ms if share is not None and not share.needed else 0

@@ -76,7 +76,7 @@ def _summed_up(examined: Examination, why: str) -> Verification:
     return Verification(
         stream=examined.stream,
         journal=why,
-        segments=sum(segment.bytes > 0 for segment in examined.segments),
+        segments=sum(not segment.holds_nothing for segment in examined.segments),
         bytes=sum(segment.bytes for segment in examined.segments),
         frames=sum(segment.frames for segment in examined.segments),
         counts=examined.counts,
@@ -130,7 +130,7 @@ def tables(found: Verification) -> list[Group]:
 @shared_options
 @pass_invocation
 def verify(invocation: Invocation, wal_only: bool) -> int:
-    """Read the whole WAL, verify all checksums, and report blocks that are damaged, torn, swapped or missing.
+    """Read the whole WAL, verify all checksums, and report blocks that are damaged, torn, swapped, missing or unreadable.
 
     Changes nothing and fences no process; the driver may be running. Exits with 1 on any finding. For the repair of a
     finding, run `forebay recover`.

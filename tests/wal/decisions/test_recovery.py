@@ -39,6 +39,8 @@ ROWS = [  # condition, named, status, closed → decision; None: whatever it is
     (FrameCondition.DAMAGED, False, RangeStatus.PAST, True, Decision.ORPHAN_DELETE),
     (FrameCondition.DAMAGED, False, RangeStatus.INCARNATION_ENDED, True, Decision.ORPHAN_DELETE),
     (FrameCondition.ABSENT, True, None, None, Decision.MISSING),
+    (FrameCondition.UNREADABLE, True, None, None, Decision.UNREADABLE),
+    (FrameCondition.UNREADABLE, False, None, None, Decision.UNREADABLE),
 ]
 
 
@@ -74,6 +76,7 @@ def test_an_accepted_tail_is_never_taken_for_torn() -> None:
                 Decision.DAMAGED_QUARANTINE,
                 Decision.MISSING,
                 Decision.NEWER_REFUSE,
+                Decision.UNREADABLE,
             )
 
 
