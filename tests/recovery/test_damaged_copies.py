@@ -7,25 +7,30 @@ import os
 import signal
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from rich.console import Console
 
+from deploy.commands.recovery.tables import tables
 from deploy.main import main
+from driver.journal import history
 from executor_agent.store import BlockStore
 from forebay.model.errors import CorruptionError, StoreError
 from forebay.model.values import Block
 from forebay.process.clock import ManualClock
 from recovery import damaged_copies
+from recovery.plan import sentences
 from tests.recovery.test_killed import CONFIGURATION
 from tests.recovery.test_recovering import applied, planned, served
 from tests.support.state.forged import forged, forged_copy
 from tests.support.state.logged import Logged
 from tests.support.state.tracked import STREAM
-from wal.blocks import cached_path, encode_meta, local_path, read_local
-from wal.blocks.local_writing import write_local_frame
+from wal.blocks import StoredBlock, cached_path, encode_meta, local_path, read_local
+from wal.blocks.local_writing import local_frame, write_local_frame
 from wal.blocks.set_aside import put_back, set_aside
 from wal.reading import BlockReference, ReadPlan
 from wal.reading.stored_copies import stored_copy
@@ -156,9 +161,120 @@ def test_damaged_copy_stays_if_the_restored_one_cant_be_made_durable(
         raise OSError(5, "injected")
 
     monkeypatch.setattr("wal.blocks.local_writing.sync_names", fail)
-    with pytest.raises(StoreError):
-        damaged_copies.repair_copies(logged.settings, logged.journal)
-    assert aside.exists()
+    plan = damaged_copies.repair_copies(logged.settings, logged.journal)
+    assert plan.open and aside.exists()
+    (message,) = damaged_copies.sentences(plan)
+    assert "was not restored" in message and "injected" in message and "--apply` again" in message
+
+
+def test_unreadable_copy_does_not_stop_the_others(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-5: without a WAL each of them may be the last copy."""
+    logged.receiver("r1")
+    blocks = [logged.take_in("r1", {0: 5}, local=True) for _ in range(3)]
+    logged.keep()
+    paths = [local_path(directory(logged), STREAM, block.id) for block in blocks]
+    for path in paths:
+        flip(path, 9)
+    agent_starts(logged)
+    bad = paths[0].with_name(f"{paths[0].name}.damaged")
+    read = Path.read_bytes
+
+    def failing(path: Path) -> bytes:
+        if path == bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", failing)
+    planned_copies = damaged_copies.plan_copies(logged.settings, logged.journal)
+    assert [c.waits for c in planned_copies.damaged] == [False, True, True]
+    plan = damaged_copies.repair_copies(logged.settings, logged.journal)
+    assert [path.exists() for path in (bad, *paths[1:])] == [True, True, True]
+    assert plan.open and plan.damaged[0].lost and "Input/output error" in plan.damaged[0].finding
+    (message,) = damaged_copies.sentences(plan)
+    assert str(bad) in message and "can't be read" in message
+
+
+def test_copy_beside_an_unreadable_whole_one_is_restored(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
+    block, aside = damaged(logged)
+    cached = cached_path(directory(logged), STREAM, block.id)
+
+    def failing(path: Path) -> StoredBlock:
+        if path == cached:
+            raise StoreError(f"{path} can't be read: Input/output error")
+        return read_local(path)
+
+    monkeypatch.setattr(damaged_copies, "read_local", failing)
+    assert not damaged_copies.repair_copies(logged.settings, logged.journal).open
+    assert not aside.exists()
+
+
+def test_damaged_copy_that_cannot_be_deleted_is_a_finding(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
+    block, aside = damaged(logged)
+    write_local_frame(directory(logged), block.meta, local_frame(block.meta, logged.payloads[block.id]))
+
+    def failing(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "unlink", failing)
+    (found,) = damaged_copies.repair_copies(logged.settings, logged.journal).damaged
+    assert aside.exists() and "can't be deleted: Read-only file system" in found.finding
+
+
+def no_listing(logged: Logged, monkeypatch: pytest.MonkeyPatch, number: int) -> str:
+    """Let each listing of the stream's folder of copies fail; return the folder."""
+    folder = Path(directory(logged), STREAM)
+    real = os.listdir
+
+    def failing(path: Any = ".") -> Any:
+        if Path(path) == folder:
+            raise OSError(number, os.strerror(number))
+        return real(path)
+
+    monkeypatch.setattr(os, "listdir", failing)
+    return str(folder)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ENOTDIR])
+def test_folder_of_copies_that_cannot_be_listed_is_a_finding(
+    logged: Logged, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    damaged(logged)
+    folder = no_listing(logged, monkeypatch, number)
+    plan = damaged_copies.repair_copies(logged.settings, logged.journal)
+    (message,) = damaged_copies.sentences(plan)
+    assert plan.open and f"{folder} can't be listed: {os.strerror(number)}" in message
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ENOTDIR])
+def test_recovery_of_the_wal_is_reported_though_the_copies_cannot_be_listed(
+    logged: Logged, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """The report is all that names the losses, and --apply has done its work by then."""
+    block = taken_in(logged)
+    logged.damage(block)
+    folder = no_listing(logged, monkeypatch, number)
+    plan = applied(logged)
+    assert [(r.block_id, r.done) for r in plan.recoveries] == [(block.id, True)]
+    (message,) = sentences(plan)
+    assert plan.open and f"{folder} can't be listed: {os.strerror(number)}" in message
+    written = StringIO()
+    Console(file=written, width=300).print(*tables(plan))
+    assert f"{folder} can't be listed" in written.getvalue()
+
+
+def test_recovery_of_the_wal_is_reported_though_the_history_cannot_be_read(
+    logged: Logged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = taken_in(logged)
+    logged.damage(block)
+
+    def failing(*_: object) -> list[object]:
+        raise StoreError("history/1.seg can't be read: Input/output error")
+
+    monkeypatch.setattr(history, "read", failing)
+    plan = applied(logged)
+    assert [r.done for r in plan.recoveries] == [True]
+    assert plan.open and "cannot read the history" in sentences(plan)[0]
 
 
 def test_recover_without_a_wal_names_and_restores_damaged_copies(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploy.console.driver_requests import ask_status
-from forebay.model.errors import ForebayError, UsageError
+from forebay.model.errors import ForebayError, StoreError, UsageError
 from forebay.settings.schema import Settings
 from forebay.sources.kind import source_kind
 
@@ -84,13 +83,19 @@ class Surroundings:
 
     def copies(self, state: State) -> CopiesView:
         """Count this host's local copies; reads only the directory."""
-        from recovery.damaged_copies import damaged_copies
+        from recovery.damaged_copies import copy_names
         from recovery.plan import CopiesView
         from wal.blocks import BLOCK_SUFFIX
+        from wal.blocks.set_aside import block_of
         from wal.reading import this_host
 
         folder = Path(self._settings.agent.blocks, state.stream)
-        files = {f.removesuffix(BLOCK_SUFFIX) for f in _names(folder) if f.endswith(BLOCK_SUFFIX)}
+        agents = tuple(sorted(self.agents))
+        try:
+            names = sorted(copy_names(self._settings.agent.blocks, state.stream))
+        except StoreError as error:  # a finding: --apply may have done its work already
+            return CopiesView(str(folder), 0, 0, 0, agents, tuple(self.silent), unreadable=str(error))
+        files = {name.removesuffix(BLOCK_SUFFIX) for name in names if name.endswith(BLOCK_SUFFIX)}
         host = self._settings.agent.host or this_host()
         named = {b.id for b in state.blocks.values() if b.local and b.meta.host == host}
         return CopiesView(
@@ -98,9 +103,9 @@ class Surroundings:
             found=len(named & files),
             absent=len(named - files),
             stray=len(files - state.blocks.keys()),
-            agents=tuple(sorted(self.agents)),
+            agents=agents,
             silent=tuple(self.silent),
-            damaged=tuple(path.name for _, path in damaged_copies(self._settings.agent.blocks, state.stream)),
+            damaged=tuple(name for name in names if block_of(name) is not None),
         )
 
     def sources(
@@ -134,13 +139,6 @@ class Surroundings:
             keys = load_keys(self._settings.wal.key_file)
             found.append(KafkaCopies(read_ranges, topic_ids=ids, compression=self._settings.wal.compression, keys=keys))
         return CopySources(found)
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except FileNotFoundError:
-        return []
 
 
 def agent_option(text: str) -> tuple[str, str]:

@@ -84,7 +84,8 @@ def tables(plan: RecoveryPlan) -> list[Group]:
             [
                 (
                     copies.directory,
-                    f"{copies.found} copies, {copies.absent} missing, {copies.stray} unknown to the journal",
+                    copies.unreadable
+                    or f"{copies.found} copies, {copies.absent} missing, {copies.stray} unknown to the journal",
                 ),
                 *(("damaged copy, set aside there", name) for name in copies.damaged),
                 ("agents that answered", ", ".join(copies.agents) or "none"),
