@@ -12,7 +12,7 @@ from driver.journal.history import FinishedBatch
 from driver.journal.log import bounds
 from driver.journal.log import reading as journal
 from driver.journal.state import State
-from forebay.model.errors import CorruptionError, ForebayError, NewerVersionError, RefusedError
+from forebay.model.errors import CorruptionError, ForebayError, NewerVersionError, RefusedError, StoreError
 from forebay.model.values import Block, BlockRange, Handle
 from recovery.rebuild.evidence import Evidence, FoundBlock
 from wal.blocks import decode_meta
@@ -44,7 +44,7 @@ def snapshot_copies(wal: Storage, stream: str) -> list[str]:
 def newest_copy(wal: Storage, stream: str) -> tuple[State, str, list[str]]:
     """Return the newest copy that can be read, its path, and a note on each newer one that can't.
 
-    Raises RefusedError if there is none, StoreError.
+    Raises RefusedError if there is none, StoreError also if a single copy can't be read: an older one would forget what it holds.
     """
     reasons: list[str] = []
     for path in snapshot_copies(wal, stream):
@@ -56,6 +56,11 @@ def newest_copy(wal: Storage, stream: str) -> tuple[State, str, list[str]]:
         except (CorruptionError, NewerVersionError) as error:
             reasons.append(f"snapshot copy {path} can't be used, an older one is used: {error}")
             continue
+        except StoreError as error:
+            raise StoreError(
+                f"cannot rebuild: snapshot copy {path} of {wal.url} can't be read: {error}. Repair its disk or store, and repeat "
+                "the command. If it is lost, move its file out of the WAL's folder: the rebuild then begins from an older copy"
+            ) from error
         if state is not None:
             return state, path, [*reasons, *corrections, *(bounds.begin_again(state) if corrections else ())]
         reasons.append(f"snapshot copy {path} was not finished; an older one is used")
@@ -71,7 +76,7 @@ def read_evidence(journal_storage: Storage, wal: Storage, stream: str, topic_ids
     """Read the newest usable copy, the headers of all block segments, the payloads of blocks after the copy, and the history.
 
     ``topic_ids`` is called last, and only if a decision depends on it. Raises RefusedError if there is no copy;
-    NewerVersionError; StoreError.
+    NewerVersionError; StoreError also if a single segment can't be read: it may hold accepted blocks that the copy does not know.
     """
     copy, copy_path, notes = newest_copy(wal, stream)
     archived: list[FinishedBatch] = []
@@ -167,6 +172,12 @@ def _after(
             yield FoundBlock(Block(meta, handle, False), _is_whole(wal, handle))
     except FileNotFoundError:
         return  # clean-up deleted it since the listing: nothing needs it
+    except StoreError as error:
+        raise StoreError(
+            f"cannot rebuild: segment {path} of {wal.url} can't be read, and may hold blocks that the lost journal accepted: "
+            f"{error}. Repair its disk or store, and repeat the command; `forebay wal verify --wal-only` lists all such "
+            "segments. If it is lost, move its file out of the WAL's folder: the rebuild then names the offsets that are missing"
+        ) from error
 
 
 def _is_past(copy: State, held: BlockRange) -> bool:
@@ -187,5 +198,5 @@ def _is_whole(wal: Storage, handle: Handle) -> bool:
 def _is_there(wal: Storage, handle: Handle) -> bool:
     try:
         return _is_whole(wal, handle)
-    except FileNotFoundError:
+    except (FileNotFoundError, StoreError):  # only a frame that was read takes the place of one that can't be
         return False

@@ -22,7 +22,7 @@ from forebay.model.identifiers import numbered, timeline_of
 from forebay.model.values import Block
 from forebay.process import failpoints
 from recovery.rebuild.evidence import Evidence
-from recovery.rebuild.reading import TopicIds, newest_copy, read_evidence
+from recovery.rebuild.reading import TopicIds, read_evidence
 from recovery.rebuild.state import RebuildPlan, rebuilt
 from wal.segments import layout
 from wal.segments.frame import FrameKind
@@ -74,11 +74,11 @@ def steps(
 ) -> Generator[str, None, RebuildPlan]:
     """Rebuild step by step: yield the name of each step that is done, return the plan that was carried out.
 
-    The first two steps mark the WAL and claim the journal: from then on no driver of an older timeline acts, and none leads
-    until the new timeline's snapshot is durable. Each attempt begins a timeline of its own, so an earlier attempt that was
-    killed or suspended can't disturb it. ``now`` gives seconds on the wall clock; ``segment_bytes`` limits a segment's size;
-    ``compose`` makes the plan. Raises FencedError if another rebuild or driver came in between; CorruptionError, RefusedError,
-    StoreError.
+    Everything is read before the first step, so a WAL that can't be read is refused without a change. The first two steps mark
+    the WAL and claim the journal: from then on no driver of an older timeline acts, and none leads until the new timeline's
+    snapshot is durable. Each attempt begins a timeline of its own, so an earlier attempt that was killed or suspended can't
+    disturb it. ``now`` gives seconds on the wall clock; ``segment_bytes`` limits a segment's size; ``compose`` makes the plan.
+    Raises FencedError if another rebuild or driver came in between; CorruptionError, NewerVersionError, RefusedError, StoreError.
     """
     marked = timeline.newest_marker(wal, stream)
     if not marked:
@@ -86,7 +86,8 @@ def steps(
             f"{wal.url} was never the WAL of stream {stream!r}: there is no journal to rebuild; check [wal].url",
             "not-found",
         )
-    newest_copy(wal, stream)  # refused before anything is changed
+    # refused before anything is changed; read again below, when no process of an older timeline can add to it
+    read_evidence(journal_storage, wal, stream, lambda _: {})
     new_timeline = marked + 1
     epoch = numbered(new_timeline, 1)
     claim = claims.Claim(epoch=epoch, owner=owner, time_ms=wall_ms).encode()
