@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import secrets
-import socket
 import threading
 import time
 from collections import Counter
@@ -24,6 +22,7 @@ from deploy.console.invocation import (
     changing_options,
     example,
     pass_invocation,
+    person,
     prepare_job_imports,
     shared_options,
 )
@@ -367,7 +366,7 @@ def _rebuild(settings: Settings, yes: bool, even_if_intact: bool) -> RebuildPlan
     copy, _, _ = rebuild.newest_copy(wal_storage, settings.stream)
     if not even_if_intact:
         rebuild.refuse_intact(journal_storage, wal_storage, settings.stream, copy)
-    owner = f"forebay journal rebuild by {getpass.getuser()} on {socket.gethostname()}"
+    owner = f"forebay journal rebuild by {person()}"
     wall_ms = int(time.time() * 1000)
     if not yes:
         evidence = rebuild.read_evidence(journal_storage, wal_storage, settings.stream, partial(_topic_ids, settings))
