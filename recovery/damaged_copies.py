@@ -15,6 +15,7 @@ from forebay.model.errors import CorruptionError, NewerVersionError, StoreError
 from forebay.settings.schema import Settings
 from recovery.examination import is_needed, read_state
 from wal.blocks import cached_path, local_path, read_local
+from wal.blocks.local_writing import make_durable
 from wal.blocks.set_aside import block_of, drop_set_aside, put_back, read_set_aside
 from wal.reading import BlockReference, check_same
 from wal.storage import store_error
@@ -120,10 +121,11 @@ def _copy(directory: str, state: State, block_id: str, path: Path, applies: bool
 
 def _dealt_with(directory: str, block: Block, path: Path, applies: bool) -> tuple[str, bool, bool]:
     """Restore or delete the copy if ``applies``. Return its finding, whether it waits for that, and whether it is lost."""
-    if _is_whole(directory, block):
+    if (whole := _whole_copy(directory, block)) is not None:
         finding = "this host has a whole copy of the block too"
         try:
             if applies:
+                make_durable(whole)  # it may be of a restoration that failed at this
                 drop_set_aside(path)
         except StoreError as error:
             finding = f"{finding}, but {error}"
@@ -143,18 +145,18 @@ def _dealt_with(directory: str, block: Block, path: Path, applies: bool) -> tupl
     return f"restored as {written.name}", False, False
 
 
-def _is_whole(directory: str, block: Block) -> bool:
-    """Return whether one of this host's copies passes a reader's checks."""
+def _whole_copy(directory: str, block: Block) -> Path | None:
+    """Return this host's copy that passes a reader's checks; None if there is none."""
     for path in (
         local_path(directory, block.meta.stream, block.id),
         cached_path(directory, block.meta.stream, block.id),
     ):
         try:
             check_same(BlockReference.of(block), read_local(path), str(path))
-            return True
+            return path
         except (FileNotFoundError, CorruptionError, NewerVersionError, StoreError):
             continue
-    return False
+    return None
 
 
 def sentences(plan: DamagedCopiesPlan) -> list[str]:

@@ -165,6 +165,11 @@ def test_damaged_copy_stays_if_the_restored_one_cant_be_made_durable(
     assert plan.open and aside.exists()
     (message,) = damaged_copies.sentences(plan)
     assert "was not restored" in message and "injected" in message and "--apply` again" in message
+    (again,) = damaged_copies.repair_copies(logged.settings, logged.journal).damaged
+    assert "whole copy of the block too, but" in again.finding and aside.exists(), "the name is still not synced"
+    monkeypatch.undo()
+    damaged_copies.repair_copies(logged.settings, logged.journal)
+    assert not aside.exists()
 
 
 def test_unreadable_copy_does_not_stop_the_others(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,6 +80,16 @@ def write_local_frame(
     return path
 
 
+def make_durable(path: Path) -> None:
+    """Sync the copy ``path`` and its name. Raises StoreError."""
+    try:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        sync_names(path.parent)
+    except OSError as error:
+        raise StoreError(f"{path} can't be made durable: {error.strerror}") from None
+
+
 def sync_names(folder: Path) -> None:
     """Make the names of the copies in a stream's ``folder`` durable, with the names of all folders above. Raises OSError."""
     sync_directory(folder)
