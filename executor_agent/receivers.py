@@ -20,7 +20,7 @@ from forebay.messages import Command, ReceiverProcess
 from forebay.model.errors import ForebayError
 from forebay.model.identifiers import managed_ordinal
 from forebay.process.clock import Clock
-from forebay.process.logs import is_json, relayed
+from forebay.process.logs import is_json, relay
 from forebay.process.tether import tethered
 
 log = logging.getLogger(__name__)
@@ -195,9 +195,8 @@ def _kill(child: _Child) -> None:
 
 def _follow(receiver_id: str, child: _Child, pipe: IO[bytes]) -> None:
     """Copy the receiver's lines to stderr, each after its id, until it ends; keep the last line."""
-    with pipe:
-        for line in iter(lambda: pipe.readline(64_000), b""):
-            text = line.decode("utf-8", "replace").rstrip()
-            sys.stderr.write(relayed(text, receiver_id, is_json()) + "\n")
-            sys.stderr.flush()
-            child.last_line = text[-LAST_LINE_CHARACTERS_MAX:] or child.last_line
+
+    def seen(text: str) -> None:
+        child.last_line = text[-LAST_LINE_CHARACTERS_MAX:] or child.last_line
+
+    relay(pipe, sys.stderr, receiver_id, as_json=is_json(), seen=seen)

@@ -22,7 +22,7 @@ from typing import IO
 from deploy.supervision.readiness import ReadySocket
 from deploy.supervision.verdicts import VERDICTS, ExitVerdict, described, how_it_ended
 from forebay.process.clock import Clock, SystemClock
-from forebay.process.logs import relayed
+from forebay.process.logs import relay
 from forebay.process.restarts import RestartPolicy
 from forebay.process.secret_file import make_private_folder
 from forebay.process.tether import tethered
@@ -124,11 +124,8 @@ class LogLines:
         return folder / f"{name}.log"
 
     def follow(self, name: str, pipe: IO[bytes]) -> None:
-        """Write the lines of ``pipe`` to ``stream`` until the pipe is closed."""
-        with pipe:
-            for line in iter(lambda: pipe.readline(64_000), b""):
-                self.stream.write(relayed(line.decode("utf-8", "replace").rstrip(), name, self.as_json) + "\n")
-                self.stream.flush()
+        """Write the lines of ``pipe`` to ``stream`` until the pipe is closed, also while ``stream`` takes none."""
+        relay(pipe, self.stream, name, as_json=self.as_json)
 
 
 class Supervisor:

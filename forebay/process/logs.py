@@ -8,14 +8,16 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import IO, Any
 
 from forebay.model.text import one_line, printable
 from forebay.model.units import utc_text
 
 #: maximum number of items of a field with several values; the rest is counted
 ITEMS_MAX = 20
+#: maximum part of another process's line that is written as one line
+LINE_BYTES_MAX = 64_000
 #: loggers of libraries that log each of their own steps at INFO
 _TALKATIVE = ("py4j", "httpx", "httpcore", "asyncio")
 
@@ -86,6 +88,35 @@ def relayed(line: str, source: str, as_json: bool) -> str:
         return line
     record = logging.LogRecord(source, logging.INFO, "", 0, line, (), None)
     return JsonFormatter({"service": source}).format(record)
+
+
+def relay(
+    pipe: IO[bytes],
+    stream: IO[str],
+    source: str,
+    *,
+    as_json: bool,
+    seen: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Write the lines of another process, read from ``pipe``, to ``stream`` until the pipe is closed.
+
+    If ``stream`` takes no lines, as on a full disk, the pipe is still read: a process without a reader of its pipe could never
+    write a line again. The next line that ``stream`` takes comes after a note that earlier lines may be missing. ``seen``: called
+    with each line, also with one that was not written.
+    """
+    failure = ""
+    with pipe:
+        for line in iter(lambda: pipe.readline(LINE_BYTES_MAX), b""):
+            text = line.decode("utf-8", "replace").rstrip()
+            note = f"lines before this one may be missing, because they could not be written: {failure}"
+            try:
+                for message in (note, text) if failure else (text,):
+                    stream.write(relayed(message, source, as_json) + "\n")
+                stream.flush()
+                failure = ""
+            except OSError as error:
+                failure = error.strerror or str(error)
+            seen(text)
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -24,6 +25,10 @@ mode, name = sys.argv[1:]
 if mode == "fails":
     print("first line\\n" + name + " can't go on", flush=True)
     sys.exit(3)
+if mode == "talks":
+    for number in range(20_000):
+        print(f"line {number}", flush=True)
+    sys.exit(0)
 done = threading.Event()
 signal.signal(signal.SIGTERM, signal.SIG_IGN if mode == "deaf" else lambda *_: done.set())
 print("ready", flush=True)
@@ -140,6 +145,18 @@ def test_exit_of_a_receiver_is_reported_with_its_last_line(
     assert ended(receivers).exit_code == 3
     assert "s-r0 | first line" in capfd.readouterr().err
     assert len(receivers.processes()[0].last_line) <= LAST_LINE_CHARACTERS_MAX
+
+
+def test_receiver_can_write_and_its_last_line_is_kept_while_the_agents_stderr_has_no_space(
+    made: Callable[..., Receivers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receivers = made("talks")
+    with io.TextIOWrapper(io.FileIO("/dev/full", "w"), write_through=True) as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        receivers.obey(order("start"))
+        wait(receivers, lambda all_said: all_said[0].last_line == "line 19999")
+        assert ended(receivers).exit_code == 0
+        monkeypatch.undo()
 
 
 def test_failed_start_is_reported(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:

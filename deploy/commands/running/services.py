@@ -230,7 +230,7 @@ def up(invocation: Invocation, folder: Path | None, standby: bool, others: tuple
         if as_json:
             log.info("%s", event)
         else:
-            invocation.say(f"up | {event}")
+            _print(invocation, event)
 
     def say(event: str) -> None:
         note(event)
@@ -252,6 +252,11 @@ def up(invocation: Invocation, folder: Path | None, standby: bool, others: tuple
         )
         with stop_signals(supervisor.stop, supervisor.stop):
             return supervisor.run()
+
+
+def _print(invocation: Invocation, event: str) -> None:
+    with suppress(OSError):  # a full disk under stderr must not end the services
+        invocation.say(f"up | {event}")
 
 
 def _detached(

@@ -161,6 +161,14 @@ def test_run_returns_after_the_last_lines_of_its_children_are_written() -> None:
         assert lines.getvalue() == "a | first\na | last words\n"
 
 
+def test_child_can_write_while_the_stream_of_its_lines_has_no_space() -> None:
+    with io.TextIOWrapper(io.FileIO("/dev/full", "w"), write_through=True) as full:
+        code = "for number in range(20_000): print(number, flush=True)"
+        supervisor = Supervisor([child("a", code)], policy=QUICK, logs=LogLines(stream=full))
+        with running(supervisor) as ended:
+            assert ended() == 0
+
+
 def test_wrong_use_of_one_child_stops_all_with_its_exit_code() -> None:
     messages, lines = Messages(), Lines()
     wrong = child("wrong", "import sys; sys.stdin.read(); sys.exit(2)")

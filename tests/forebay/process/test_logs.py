@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import logging
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from forebay.process.logs import ITEMS_MAX, ConsoleFormatter, JsonFormatter, fields, relayed
+from forebay.process.logs import ITEMS_MAX, ConsoleFormatter, JsonFormatter, fields, relay, relayed
 
 #: what a topic, a key or an error may contain
 HOSTILE = [
@@ -88,6 +92,51 @@ def test_lines_of_another_process_keep_their_form() -> None:
     assert relayed(event, "receiver-1", as_json=True) == event
     crash = json.loads(relayed("Fatal Python error: 100 %s", "receiver-1", as_json=True))
     assert (crash["message"], crash["service"], crash["level"]) == ("Fatal Python error: 100 %s", "receiver-1", "info")
+
+
+class FullDisk(io.StringIO):
+    """Takes no line while ``is_full``, as stderr on a full disk: the error comes from the flush."""
+
+    is_full = False
+
+    def flush(self) -> None:
+        if self.is_full:
+            self.seek(0)
+            self.truncate()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_lines_are_relayed_again_when_the_disk_has_space_again() -> None:
+    disk = FullDisk()
+    seen: list[str] = []
+
+    def see(text: str) -> None:
+        seen.append(text)
+        disk.is_full = text == "1"
+
+    relay(io.BytesIO(b"1\n2\n3\n4\n"), disk, "r1", as_json=False, seen=see)
+    assert seen == ["1", "2", "3", "4"]
+    note, *lines = disk.getvalue().splitlines()
+    assert "may be missing" in note and os.strerror(errno.ENOSPC) in note
+    assert lines == ["r1 | 3", "r1 | 4"]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_pipe_of_another_process_is_read_to_its_end_although_no_line_can_be_written(as_json: bool) -> None:
+    """Its writes would fail otherwise, and its log would end for good."""
+    disk = FullDisk()
+    seen: list[str] = []
+    disk.is_full = True
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as pipe:
+        thread = threading.Thread(
+            target=relay, args=(pipe, disk, "r1"), kwargs={"as_json": as_json, "seen": seen.append}
+        )
+        thread.start()
+        with os.fdopen(writing, "wb") as process:
+            process.writelines(b"%d\n" % number for number in range(50_000))  # far more than a pipe holds
+        thread.join(60)
+    assert seen[-1] == "49999" and len(seen) == 50_000
 
 
 @pytest.mark.parametrize(("form", "level"), [("console", "info"), ("json", "warning")])

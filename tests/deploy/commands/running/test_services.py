@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 
 import msgspec
+import pytest
 
+from deploy.commands.running import services
 from deploy.commands.running.services import children, children_of
+from deploy.console.invocation import Invocation
 from forebay.settings.reading.load import from_values
 from forebay.settings.schema import Settings
 
@@ -52,3 +57,11 @@ def test_several_streams_have_one_driver_and_agents_and_receivers_of_their_own()
     assert [child.name for child in others] == [f"{first.stream}-agent", f"{first.stream}-receiver-1", "other-agent"]
     assert {child.command[4] for child in others if child.name.startswith("other")} == {str(Path("g.toml").resolve())}
     assert children_of([(first, Path("f.toml"))]) == children(first, Path("f.toml"), range(1, 2))
+
+
+def test_event_that_cannot_be_printed_ends_no_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`forebay up` would end all services, because its stderr is on a full disk for a moment."""
+    with io.TextIOWrapper(io.FileIO("/dev/full", "w"), write_through=True) as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        services._print(Invocation(), "the driver was restarted")
+        monkeypatch.undo()
