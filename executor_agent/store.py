@@ -7,31 +7,27 @@ that a task read from the WAL, and replicas of another host's blocks.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from executor_agent.incoming_copy import IncomingCopy
+from executor_agent.tidying import status_of, tidy_up, warn_once
 from forebay.model.errors import OutOfSpaceError, StoreError, UsageError
 from forebay.model.identifiers import check_name
 from forebay.process.clock import Clock
 from forebay.process.secret_file import make_private_folder
 from wal.blocks import BLOCK_SUFFIX, COPY_SUFFIX, cached_path, kept_free, local_files, local_path
-from wal.blocks.local_writing import TEMPORARY_SUFFIX
-from wal.blocks.set_aside import block_of, copies_set_aside, set_aside
-from wal.segments.frame import HEADER_LENGTH, aligned, parse_header
+from wal.blocks.set_aside import block_of, copies_set_aside
 from wal.storage import open_storage
 
 log = logging.getLogger(__name__)
 
-#: a younger temporary file may be in use by a receiver, which renames or removes it within seconds
-TEMPORARY_AGE_MS_MIN = 60_000
-#: an older temporary file is never in use, even if the agent has been running since before it
-TEMPORARY_AGE_MS_MAX = 10 * TEMPORARY_AGE_MS_MIN
 #: minimum time between two counts of the directory
 COUNT_SECONDS = 5.0
 
@@ -39,6 +35,9 @@ COUNT_SECONDS = 5.0
 OLD_BLOCK_MS = 60_000
 #: maximum number of them in a heartbeat
 OLD_BLOCKS_MAX = 1_000
+
+#: errors that last until a person changes the directory or the setting; after any other, a new attempt may succeed
+_TO_CORRECT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST})
 
 #: the same number twice: a wrong bit in one of them, or its end cut off, must not let the agent obey an older driver
 _EPOCH_FILES = ("driver-epoch-copy", "driver-epoch")
@@ -87,42 +86,20 @@ class BlockStore:
     def open(self) -> list[str]:
         """Create the directory if it is missing, set damaged blocks aside, and delete what a crash left.
 
-        A crash leaves old temporary files and empty blocks. Returns one line for each change. Raises UsageError if the
-        directory cannot be created or written.
+        A crash leaves old temporary files and empty blocks. Returns one line for each change, and for each file that cannot be
+        examined, renamed or deleted. Raises UsageError if the directory cannot be created, written or listed until a person
+        changes something; StoreError if a new attempt may succeed.
         """
         try:
             make_private_folder(self.directory)
             with tempfile.TemporaryFile(dir=self.directory):
                 pass
-            return self._tidy_up()
         except OSError as error:
-            raise UsageError(
-                f"agent.blocks: cannot write to {self.directory}: {error.strerror}; "
-                "make it writable for this user, or set another directory"
-            ) from None
-
-    def _tidy_up(self) -> list[str]:
-        done = []
-        for file in local_files(self.directory):
-            path = Path(file.path)
-            with contextlib.suppress(FileNotFoundError):  # renamed or deleted meanwhile
-                if path.suffix == TEMPORARY_SUFFIX:
-                    age_ms = self._clock.wall_ms() - path.stat().st_mtime_ns // 1_000_000
-                    if age_ms >= TEMPORARY_AGE_MS_MIN:
-                        path.unlink()
-                        done.append(f"deleted {path}: an unfinished temporary file")
-                elif path.suffix in (BLOCK_SUFFIX, COPY_SUFFIX) and (reason := _damage(path)) is not None:
-                    done.append(self._set_aside(path, reason))
-        return done
-
-    def _set_aside(self, path: Path, reason: str) -> str:
-        if not path.stat().st_size:
-            path.unlink()
-            return f"deleted {path}: it is empty"
-        return (
-            f"renamed {path} to {set_aside(path).name}: {reason}; it may be the last copy of the block, so run "
-            "`forebay recover` on this host"
-        )
+            raise _unusable(f"cannot write to {self.directory}", error) from None
+        try:
+            return list(tidy_up(self.directory, self._clock.wall_ms()))
+        except OSError as error:
+            raise _unusable(f"cannot list {error.filename or self.directory}", error) from None
 
     def path(self, stream: str, block_id: str) -> Path:
         """Return the path of a receiver's local copy. Raises ValueError for a name that could lead out of the directory."""
@@ -187,9 +164,9 @@ class BlockStore:
             if self._usage is None or now - self._counted_at >= COUNT_SECONDS:
                 self._usage = self._count()
                 self._counted_at = now
-                victims, _ = self._oldest(self._usage, self._usage.short_bytes)
-                if victims:
-                    self._delete_copies(victims)
+                stuck: set[str] = set()
+                while victims := self._oldest(self._usage, self._usage.short_bytes, stuck)[0]:
+                    stuck |= self._delete_copies(victims)
                     self._usage = self._count()
             return self._usage
 
@@ -207,28 +184,22 @@ class BlockStore:
         now_ms = self._clock.wall_ms()
         old_before_ns = (now_ms - OLD_BLOCK_MS) * 1_000_000
         for file in local_files(self.directory):
-            with contextlib.suppress(FileNotFoundError):
-                status = file.stat(follow_symlinks=False)
-                if (
-                    file.name.endswith(TEMPORARY_SUFFIX)
-                    and status.st_mtime_ns < (now_ms - TEMPORARY_AGE_MS_MAX) * 1_000_000
-                ):
-                    os.unlink(file.path)  # its writer was killed
-                    continue
-                used += status.st_size
-                name, suffix = os.path.splitext(file.name)
-                set_aside_of = block_of(file.name)
-                if suffix not in (BLOCK_SUFFIX, COPY_SUFFIX) and set_aside_of is None:
-                    continue
-                name = f"{Path(file.path).parent.name}/{set_aside_of or name}"
-                if set_aside_of is None:
-                    blocks += 1
-                else:
-                    damaged.add(name)
-                if suffix == COPY_SUFFIX:
-                    copies.append((status.st_mtime_ns, name, status.st_size))
-                if status.st_mtime_ns < old_before_ns:
-                    old.append(name)
+            if (status := status_of(file, now_ms)) is None:
+                continue
+            used += status.st_size
+            name, suffix = os.path.splitext(file.name)
+            set_aside_of = block_of(file.name)
+            if suffix not in (BLOCK_SUFFIX, COPY_SUFFIX) and set_aside_of is None:
+                continue
+            name = f"{Path(file.path).parent.name}/{set_aside_of or name}"
+            if set_aside_of is None:
+                blocks += 1
+            else:
+                damaged.add(name)
+            if suffix == COPY_SUFFIX:
+                copies.append((status.st_mtime_ns, name, status.st_size))
+            if status.st_mtime_ns < old_before_ns:
+                old.append(name)
         first = self._named if self._named < len(old) else 0
         self._named = first + OLD_BLOCKS_MAX  # by turns: blocks that stay must not hide strays
         system = os.statvfs(self.directory)
@@ -272,28 +243,35 @@ class BlockStore:
                 self._changed(0, -size_bytes)
 
     def _make_room(self, size_bytes: int) -> None:
-        """Delete the oldest copies until ``size_bytes`` more have room.
+        """Delete the oldest copies until ``size_bytes`` more have room. Copies that cannot be deleted stay.
 
         Raises OutOfSpaceError, without deleting any, if that is not enough.
         """
-        usage = self.usage()
-        victims, missing = self._oldest(usage, size_bytes - usage.free_bytes + usage.short_bytes)
-        if missing > 0:
-            raise OutOfSpaceError(
-                f"no room for a copy of {size_bytes} bytes in {self.directory}: {usage.used_bytes} bytes are used, "
-                f"{usage.free_bytes} are free (agent.quota is {self._quota_bytes})"
-            )
-        self._delete_copies(victims)
+        stuck: set[str] = set()
+        while True:
+            usage = self.usage()
+            victims, missing = self._oldest(usage, size_bytes - usage.free_bytes + usage.short_bytes, stuck)
+            if missing > 0:
+                raise OutOfSpaceError(
+                    f"no room for a copy of {size_bytes} bytes in {self.directory}: {usage.used_bytes} bytes are used, "
+                    f"{usage.free_bytes} are free (agent.quota is {self._quota_bytes})"
+                )
+            failed = self._delete_copies(victims)
+            if not failed:
+                return
+            stuck |= failed
 
-    def _oldest(self, usage: Usage, missing_bytes: int) -> tuple[list[str], int]:
+    def _oldest(self, usage: Usage, missing_bytes: int, stuck: Set[str]) -> tuple[list[str], int]:
         """Return the copies to delete for ``missing_bytes``, and how many bytes are missing then (0 or less: none).
 
-        Raises StoreError.
+        ``stuck``: copies that cannot be deleted. Raises StoreError.
         """
         victims: list[str] = []
         for name in usage.copies if self.may_delete_copies else ():
             if missing_bytes <= 0:
                 break
+            if name in stuck:
+                continue
             try:
                 missing_bytes -= cached_path(self.directory, *name.split("/")).stat().st_size
                 victims.append(name)
@@ -303,11 +281,18 @@ class BlockStore:
                 raise StoreError(f"cannot look at the copies in {self.directory}: {error.strerror}") from None
         return victims, missing_bytes
 
-    def _delete_copies(self, names: Sequence[str]) -> None:
+    def _delete_copies(self, names: Sequence[str]) -> set[str]:
+        """Delete these copies. Return the names of those that cannot be deleted; the log has the reason."""
+        failed: set[str] = set()
         for name in names:
-            self._delete(cached_path(self.directory, *name.split("/")))
+            try:
+                self._delete(cached_path(self.directory, *name.split("/")))
+            except StoreError as error:
+                warn_once(f"{error}; check this host's disk and the file's owner")
+                failed.add(name)
         if names:
             self._usage = None
+        return failed
 
     # ---- the newest driver -------------------------------------------------------------------------------------------
 
@@ -350,13 +335,12 @@ def _epoch_in(content: bytes) -> int | None:
     return int(content) if content.isdigit() and is_whole else None
 
 
-def _damage(path: Path) -> str | None:
-    """Return why ``path`` is not a whole block, None if it may be one. Checks header and length; readers verify checksums."""
-    with path.open("rb") as file:
-        header = parse_header(file.read(HEADER_LENGTH))
-        size = os.fstat(file.fileno()).st_size
-    if isinstance(header, str):
-        return header
-    if aligned(header.length) != size:
-        return f"the file has {size} bytes, its header says {aligned(header.length)}"
-    return None
+def _unusable(what: str, error: OSError) -> UsageError | StoreError:
+    """Return the error of an agent that cannot start, because the operating system refused the directory."""
+    if error.errno in _TO_CORRECT:
+        return UsageError(
+            f"agent.blocks: {what}: {error.strerror}; make it writable for this user, or set another directory"
+        )
+    return StoreError(
+        f"agent.blocks: {what}: {error.strerror}; check this host's disk and limits, the agent may be started again"
+    )

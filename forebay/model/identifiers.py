@@ -54,12 +54,17 @@ def count_of(number: int) -> int:
 NAME_RULE = "a name has 1 to 64 letters, digits, '.', '_' and '-', and begins with a letter or digit"
 
 
+def is_name(name: str) -> bool:
+    """Return whether :func:`check_name` accepts ``name``."""
+    return _NAME.fullmatch(name) is not None
+
+
 @lru_cache(1024)  # each block names its stream and its receiver
 def check_name(kind: str, name: str) -> str:
     """Return ``name`` if it can be part of a path: 1 to 64 of ``A-Za-z0-9_.-``, the first a letter or digit.
 
     Raises ValueError otherwise. All names of streams, receivers and hosts are checked here, so none can lead out of a directory.
     """
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise ValueError(f"{kind} {name!r}: {NAME_RULE}")
     return name

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 #: functions of ``os``: one of them fails
-CALLS = ("open", "write", "fsync", "rename", "unlink", "scandir", "statvfs")
+CALLS = ("open", "write", "fsync", "rename", "unlink", "scandir", "statvfs", "link")
 
 
 def _failed(number: int) -> Callable[[], Exception]:

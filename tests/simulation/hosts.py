@@ -23,7 +23,7 @@ from executor_agent.receivers import Receivers
 from executor_agent.service import AgentIdentity, Heartbeat
 from executor_agent.store import BlockStore
 from forebay import messages as m
-from forebay.model.errors import CorruptionError, StoreError, UnreachableError, UsageError
+from forebay.model.errors import CorruptionError, StoreError, UnreachableError
 from forebay.model.values import Block
 from forebay.process.clock import Clock
 from tests.simulation.folder_faults import FAULTS, FolderFault
@@ -320,7 +320,7 @@ class Host:
         try:
             with self.folder.acting():
                 self.agent = Agent(self)
-        except (UsageError, StoreError, MemoryError):  # it ends, and is started again
+        except (StoreError, MemoryError):  # it ends, and is started again; after a UsageError it would stay down
             self.agent = Agent(self)
         self.reread()
         self.world.invariants.agent_started(self.name, self.obeyed, self.agent.heartbeat.driver_epoch)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from forebay.model.errors import OutOfSpaceError
+from forebay.model.identifiers import is_name
 from forebay.process.secret_file import make_private_folder
 
 #: part of the filesystem that stays free, but no more than FREE_BYTES_MAX: a copy that would leave less is not written, since the
@@ -70,18 +71,28 @@ class LocalRoom:
 
 
 def local_files(directory: str | Path) -> Iterator[os.DirEntry[str]]:
-    """Yield every file in the folders of copies, whole or temporary; nothing if the directory does not exist."""
+    """Yield every file in the folders of copies, whole or temporary; nothing if the directory does not exist.
+
+    A folder whose name no stream can have, such as ``lost+found``, is not opened. Raises OSError if a folder cannot be listed.
+    """
     with contextlib.suppress(FileNotFoundError), os.scandir(directory) as streams:
         for stream in streams:
-            if stream.is_dir(follow_symlinks=False):
+            if is_name(stream.name) and stream.is_dir(follow_symlinks=False):
                 with contextlib.suppress(FileNotFoundError), os.scandir(stream.path) as files:
-                    yield from (file for file in files if file.is_file(follow_symlinks=False))
+                    yield from filter(_is_file, files)
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file(follow_symlinks=False)
+    except OSError:  # the caller gets the error when it uses the file, and goes on with the others
+        return True
 
 
 def used_bytes(directory: str | Path) -> int:
-    """Return the total bytes of all files in the folders of copies."""
+    """Return the total bytes of all files in the folders of copies. Raises OSError if a folder cannot be listed."""
     total = 0
     for file in local_files(directory):
-        with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
+        with contextlib.suppress(OSError):  # deleted since it was listed, or its size cannot be read
             total += file.stat(follow_symlinks=False).st_size
     return total
