@@ -29,7 +29,8 @@ _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
 class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of GET /v1/status. ``silent_driver``: why the driver cannot be reached, "" while it can. ``damaged``: the first
-    of the ``damaged_blocks`` blocks that have a damaged copy on this host."""
+    of the ``damaged_blocks`` blocks that have a damaged copy on this host. ``undeleted``: the first of the ``undeleted_blocks``
+    blocks that the driver orders to delete and that cannot be deleted, with the reason of the first one."""
 
     stream: str
     host: str
@@ -45,6 +46,9 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     receivers: tuple[m.ReceiverProcess, ...] = ()
     damaged: tuple[str, ...] = ()
     damaged_blocks: int = 0
+    undeleted: tuple[str, ...] = ()
+    undeleted_blocks: int = 0
+    undeleted_cause: str = ""
 
 
 def agent_application(

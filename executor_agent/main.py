@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import socket
@@ -14,7 +15,7 @@ from importlib.metadata import version
 from executor_agent.api import AgentStatus, agent_application
 from executor_agent.metrics import AgentMetrics, AgentView
 from executor_agent.receivers import Receivers
-from executor_agent.service import DAMAGED_REPORTED_MAX, AgentIdentity, Heartbeat
+from executor_agent.service import AgentIdentity, Heartbeat
 from executor_agent.store import BlockStore
 from forebay.http.address import loopback_note, reached_at
 from forebay.http.driver_client import DriverClient
@@ -32,6 +33,8 @@ from forebay.settings.schema import Settings
 
 log = logging.getLogger(__name__)
 
+#: maximum number of blocks in each list of the status; it has the number of all
+NAMED_MAX = 100
 #: time that a receiver may need after its drain timeout, for a write in progress of a slow store
 STOP_MARGIN_SECONDS = 5.0
 #: maximum time to stop after the drains, for the last heartbeat and requests in flight
@@ -125,6 +128,7 @@ class Agent:
 
     def status(self) -> AgentStatus:
         usage = self.store.usage()
+        undeleted = self.heartbeat.undeleted
         return AgentStatus(
             stream=self._settings.stream,
             host=self._host,
@@ -138,8 +142,13 @@ class Agent:
             silent_driver=self.heartbeat.silent_driver,
             requests=self._server.requests,
             receivers=self.receivers.processes(),
-            damaged=usage.damaged[:DAMAGED_REPORTED_MAX],
+            damaged=usage.damaged[:NAMED_MAX],
             damaged_blocks=len(usage.damaged),
+            undeleted=tuple(
+                f"{self._settings.stream}/{block_id}" for block_id in itertools.islice(undeleted, NAMED_MAX)
+            ),
+            undeleted_blocks=len(undeleted),
+            undeleted_cause=next(iter(undeleted.values()), ""),
         )
 
     def _seen(self) -> AgentView:
@@ -148,6 +157,7 @@ class Agent:
             usage=self.store.usage(),
             deleted=self.heartbeat.deleted,
             refused=self.heartbeat.refused,
+            undeleted_blocks=len(self.heartbeat.undeleted),
             driver_reachable=not self.heartbeat.silent_driver,
             receivers=self.receivers.processes(),
             http_requests=self._server.requests,
@@ -156,11 +166,13 @@ class Agent:
     def service_status(self) -> ServiceStatus:
         """Return the status for a supervisor. The agent is ready when the driver has answered a heartbeat."""
         silent = self.heartbeat.silent_driver
+        undeleted = len(self.heartbeat.undeleted)
+        stuck = f"; {undeleted} blocks cannot be deleted" if undeleted else ""
         drains = self._settings.receiver.drain_timeout + self._settings.agent.drain_timeout
         seconds = drains + STOP_MARGIN_SECONDS + CLOSE_SECONDS
         return ServiceStatus(
             self.heartbeat.answered,
-            f"driver out of reach: {silent}" if silent else f"serving {self.store.directory}",
+            f"driver out of reach: {silent}" if silent else f"serving {self.store.directory}{stuck}",
             seconds if self._stopping else None,
         )
 

@@ -19,6 +19,9 @@ USED = gauge("forebay_agent_used_bytes", "Bytes of all files in the block folder
 FREE = gauge("forebay_agent_free_bytes", "Bytes that the quota and the filesystem still allow.")
 QUOTA = gauge("forebay_agent_quota_bytes", "Maximum of used bytes (agent.quota).")
 DAMAGED = gauge("forebay_agent_damaged_blocks", "Blocks with a damaged copy, which was set aside and is not served.")
+UNDELETED = gauge(
+    "forebay_agent_undeleted_blocks", "Blocks that the driver orders to delete and that the agent cannot delete."
+)
 COPIES = gauge("forebay_agent_copies", "Copies among the blocks: replicas, and cached copies of what tasks read.")
 DELETED = counter("forebay_agent_deleted_blocks_total", "Blocks deleted by command of the driver.")
 REFUSED = counter("forebay_agent_refused_commands_total", "Commands of a superseded driver, which were refused.")
@@ -36,7 +39,21 @@ KEPT = counter("forebay_agent_kept_copies_total", "Copies received and stored: r
 KEPT_BYTES = counter("forebay_agent_kept_bytes_total", "Bytes of the copies received and stored.")
 
 COUNTED = (SERVED, SERVED_BYTES, KEPT, KEPT_BYTES)
-READ = (BUILD_INFO, BLOCKS, USED, FREE, QUOTA, DAMAGED, COPIES, DELETED, REFUSED, REACHABLE, RECEIVERS, HTTP_REQUESTS)
+READ = (
+    BUILD_INFO,
+    BLOCKS,
+    USED,
+    FREE,
+    QUOTA,
+    DAMAGED,
+    UNDELETED,
+    COPIES,
+    DELETED,
+    REFUSED,
+    REACHABLE,
+    RECEIVERS,
+    HTTP_REQUESTS,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +63,7 @@ class AgentView:
     usage: Usage
     deleted: int
     refused: int
+    undeleted_blocks: int
     driver_reachable: bool
     receivers: tuple[ReceiverProcess, ...]
     http_requests: int
@@ -80,6 +98,7 @@ class AgentMetrics:
         samples.set(FREE, usage.free_bytes)
         samples.set(QUOTA, self._quota_bytes)
         samples.set(DAMAGED, len(usage.damaged))
+        samples.set(UNDELETED, view.undeleted_blocks)
         samples.set(COPIES, len(usage.copies))
         samples.set(DELETED, view.deleted)
         samples.set(REFUSED, view.refused)

@@ -5,11 +5,12 @@ The commands delete blocks (INV-8) and start and stop receivers.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,9 +20,10 @@ from executor_agent.commands import block_names, orders
 from executor_agent.receivers import KINDS, Receivers
 from executor_agent.store import BlockStore
 from forebay.messages import AgentHeartbeatAnswer, AgentHeartbeatRequest, Command
-from forebay.model.errors import FencedError, ForebayError, UnreachableError
+from forebay.model.errors import FencedError, ForebayError, StoreError, UnreachableError
 from forebay.process import failpoints
 from forebay.process.clock import Clock
+from forebay.process.reminder import Reminder
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +36,10 @@ SILENT_SECONDS = 5.0
 COPIES_REPORTED_MAX = 10_000
 #: maximum number of blocks with a damaged copy that a heartbeat names; it has the number of all
 DAMAGED_REPORTED_MAX = 100
+#: maximum number of blocks that could not be deleted in a heartbeat, which then names all; more mean that the disk is broken
+UNDELETED_REPORTED_MAX = 1_000
+#: maximum characters of the reason in a heartbeat
+_CAUSE_CHARACTERS_MAX = 500
 
 
 class HeartbeatClient(Protocol):
@@ -63,7 +69,8 @@ class Heartbeat:
     """Sends heartbeats from a thread of its own, one every ``interval_seconds``.
 
     While the driver does not answer, the delay doubles up to ``DELAY_SECONDS_MAX``. A heartbeat acknowledges only commands of
-    the answer just before it, so the number of another driver's command is never acknowledged to this driver.
+    the answer just before it, so the number of another driver's command is never acknowledged to this driver. A block that cannot
+    be deleted stops no other deletion: the heartbeat names it, and the driver repeats the command.
     """
 
     def __init__(
@@ -89,7 +96,7 @@ class Heartbeat:
         self._driver = driver
         self._identity = identity
         self._interval_seconds = interval_seconds
-        self._acknowledged = 0
+        self._acknowledged = self._attempted = 0
         self._driver_epoch = 0
         self._stopping = threading.Event()
         self._now = threading.Event()  # set: the next heartbeat is due immediately
@@ -101,6 +108,8 @@ class Heartbeat:
         self.url = ""  # of this agent for other hosts: known when its server listens
         self.deleted = 0
         self.refused = 0
+        self.undeleted: Mapping[str, str] = {}  # ids of blocks that the driver orders to delete → why that fails
+        self._undeleted_reminder = Reminder()
         self.came_round: Callable[[], None] = lambda: (
             None
         )  # called in every round of the thread, also while the driver does not answer
@@ -144,7 +153,6 @@ class Heartbeat:
             except (ForebayError, OSError, msgspec.DecodeError) as error:
                 self.silent_driver = str(error)
                 self._warn(isinstance(error, (UnreachableError, ConnectionError)))
-                self._acknowledged = 0
                 self._reported_copies = None
                 delay = min(delay * 2, max(DELAY_SECONDS_MAX, self._interval_seconds))
             else:
@@ -176,6 +184,8 @@ class Heartbeat:
 
         Raises ForebayError. The driver repeats the commands that were not performed.
         """
+        acknowledged, attempted = self._acknowledged, self._attempted
+        self._acknowledged = self._attempted = 0
         usage = self._store.usage()
         copies = tuple(self._of_stream(usage.copies)[-COPIES_REPORTED_MAX:])
         known = self._reported_copies == (self._driver_epoch, copies)
@@ -184,7 +194,7 @@ class Heartbeat:
             host=self._identity.host,
             url=self.url,
             instance_id=self._identity.instance_id,
-            acknowledged=self._acknowledged,
+            acknowledged=acknowledged,
             blocks=usage.blocks,
             used_bytes=usage.used_bytes,
             free_bytes=usage.free_bytes,
@@ -200,9 +210,12 @@ class Heartbeat:
             release=self._identity.release,
             damaged=tuple(damaged[:DAMAGED_REPORTED_MAX]),
             damaged_blocks=len(damaged),
+            attempted=attempted if len(self.undeleted) <= UNDELETED_REPORTED_MAX else 0,
+            undeleted=tuple(itertools.islice(self.undeleted, UNDELETED_REPORTED_MAX)),
+            undeleted_blocks=len(self.undeleted),
+            undeleted_cause=next(iter(self.undeleted.values()), "")[:_CAUSE_CHARACTERS_MAX],
         )
         answer = self._driver.post("/v1/agents/heartbeat", request, AgentHeartbeatAnswer)
-        self._acknowledged = 0
         if not known:  # a driver that leads since the last answer gets the copies again
             self._reported_copies = (answer.driver_epoch, copies)
         elif answer.driver_epoch != self._driver_epoch:
@@ -212,13 +225,7 @@ class Heartbeat:
             self._store.keep_driver_epoch(self._identity.stream, decided.driver_epoch)
             self._driver_epoch = decided.driver_epoch
         self.refused += len(decided.refused)
-        for command in decided.commands:
-            if command.kind in KINDS:
-                self._receivers.obey(command)
-        for command in decided.commands:
-            if command.kind not in KINDS:
-                self._obey(command)
-                self._acknowledged = command.version
+        self._perform(decided.commands)
         if answer.driver_epoch < decided.driver_epoch:
             raise FencedError(
                 f"a superseded driver answered, and is not obeyed: its epoch is {answer.driver_epoch}, "
@@ -230,15 +237,66 @@ class Heartbeat:
         mine = f"{self._identity.stream}/"
         return [name.removeprefix(mine) for name in names if name.startswith(mine)]
 
-    def _obey(self, command: Command) -> None:
+    def _perform(self, commands: Sequence[Command]) -> None:
+        """Perform the commands, those about receivers first. A command that fails stops no other one.
+
+        Raises the error of the first command that is refused, after all others were performed.
+        """
+        refusals: list[ForebayError] = []
+        undeleted: dict[str, str] = {}
+        for command in commands:
+            if command.kind in KINDS:
+                try:
+                    self._receivers.obey(command)
+                except ForebayError as error:
+                    refusals.append(error)
+        refused = False
+        for command in commands:
+            if command.kind in KINDS:
+                continue
+            try:
+                undeleted |= self._delete(command)
+            except ForebayError as error:
+                refusals.append(error)
+                refused = True
+            if not refused:
+                self._attempted = command.version
+                if not undeleted:  # acknowledged numbers are cumulative
+                    self._acknowledged = command.version
+        self._note(undeleted)
+        if refusals:
+            raise refusals[0]
+
+    def _delete(self, command: Command) -> dict[str, str]:
+        """Delete the blocks that a command names. Return those that cannot be deleted, with the reason."""
         if command.kind != "delete":
             raise ForebayError(
                 f"command {command.version}: this agent does not know the command {command.kind!r}; upgrade the agent"
             )
+        undeleted: dict[str, str] = {}
         try:
             blocks = block_names(command, self._identity.stream)
             failpoints.hit("agent.before-delete")
             for block_id in blocks:
-                self.deleted += self._store.delete(self._identity.stream, block_id)
+                try:
+                    self.deleted += self._store.delete(self._identity.stream, block_id)
+                except StoreError as error:
+                    undeleted[block_id] = str(error)
         except ValueError as error:
             raise ForebayError(f"command {command.version} (delete) of the driver is refused: {error}") from None
+        return undeleted
+
+    def _note(self, undeleted: Mapping[str, str]) -> None:
+        """Keep the blocks that could not be deleted, for heartbeats and the status, and log a change or a reminder."""
+        if undeleted:
+            cause = next(iter(undeleted.values()))
+            if self._undeleted_reminder.is_due(self._clock.monotonic(), cause):
+                log.warning(
+                    "%d blocks that the driver orders to delete stay: %s; check this host's disk and the file's owner",
+                    len(undeleted),
+                    cause,
+                )
+        elif self.undeleted:
+            log.info("all blocks that the driver ordered to delete are deleted")
+            self._undeleted_reminder = Reminder()
+        self.undeleted = undeleted

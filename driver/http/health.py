@@ -116,7 +116,7 @@ class Health:
         self._outages = outages
         self._live_at = {partition.tp: since for partition in tracker.state.partitions.values()}
         self._ran_at: dict[str, float] = {}  # managed receivers
-        self._waits_since: dict[str, float] = {}  # receivers, and "" for the driver
+        self._waits_since: dict[str, float] = {}  # receivers, "" for the driver, and "deletion HOST" for agents
         self._forgotten: dict[str, float] = {}  # receivers and hosts → when an operator said so
 
     def look(self, now: float, state: str = "running", detail: str = "") -> HealthVerdict:
@@ -278,6 +278,16 @@ class Health:
                     f"the agent of host {host} has sent no heartbeat for {silent:.0f} s",
                     f"start `forebay agent` there; if it will not run again, run `forebay forget {host}`",
                     silent,
+                )
+            stuck = latest.heartbeat.undeleted_blocks if silent <= self._grace.timeout else 0
+            seconds = self._waiting(f"deletion {host}", stuck > 0, now)
+            if stuck:
+                findings.add(
+                    "blocks-not-deleted",
+                    f"the agent of host {host} cannot delete {stuck} blocks there: {latest.heartbeat.undeleted_cause}",
+                    "check the disk there, and that the agent's user may delete the file; then it continues by itself",
+                    seconds,
+                    WAITING_SECONDS,
                 )
 
 

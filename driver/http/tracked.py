@@ -11,6 +11,9 @@ from forebay import messages as m
 from forebay.model.identifiers import is_reserved
 from forebay.model.values import TopicPartition
 
+#: maximum number of blocks that an agent could not delete, of those that a status names
+UNDELETED_SHOWN_MAX = 100
+
 ReceiverHeartbeats = Mapping[str, LastHeartbeat]
 
 
@@ -152,6 +155,9 @@ def tracked_agents(agents: Iterable[LastAgentHeartbeat], now: float) -> tuple[m.
             release=a.heartbeat.release,
             damaged=a.heartbeat.damaged,
             damaged_blocks=a.heartbeat.damaged_blocks,
+            undeleted=a.heartbeat.undeleted[:UNDELETED_SHOWN_MAX],
+            undeleted_blocks=a.heartbeat.undeleted_blocks,
+            undeleted_cause=a.heartbeat.undeleted_cause,
         )
         for a in agents
     )

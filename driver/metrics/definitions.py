@@ -9,6 +9,7 @@ from forebay.metrics.exposition import BUILD_INFO
 PROBLEMS = (
     "agent-gone",
     "batch-unreadable",
+    "blocks-not-deleted",
     "cursor",
     "driver",
     "job",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 
 import msgspec
 
-from driver.decisions.clean_up import is_left_over, is_stray, to_give_up
+from driver.decisions.clean_up import COPIES_AT_ONCE, is_left_over, is_stray, to_give_up
 from driver.decisions.receiver_lifecycle import ManagedReceivers
 from driver.journal import events as ev
+from driver.journal.state_parts import Cleanup
 from driver.tracker.decision import Recorder
 from driver.tracker.heartbeats import LastAgentHeartbeat, LastHeartbeat
 from driver.tracker.names import check_names
@@ -107,33 +109,43 @@ class Agents:
     def _deletions(self, request: m.AgentHeartbeatRequest) -> tuple[m.Command, ...]:
         """Return the host's open clean-ups as commands, after the acknowledged ones were journalled as done.
 
-        If the host has no open clean-up, a new one is intended, of the blocks there that nothing needs.
+        A host has at most one open clean-up. If it has none, a new one is intended, of the blocks there that nothing needs. If
+        the agent could not delete some blocks of the open one, a new clean-up names these again beside others, and replaces it.
         """
         state = self._recorder.state
-        mine = [c for c in state.cleanups.values() if c.host == request.host and c.blocks]
-        done = [c.number for c in mine if c.number <= request.acknowledged]
+        done = [c.number for c in self._open_cleanups(request.host) if c.number <= request.acknowledged]
         self._recorder.apply(*(ev.CleanupDone(number) for number in done))
-        if not any(cleanup.host == request.host for cleanup in state.cleanups.values()):
-            going = tuple(
+        tried = self._open_cleanups(request.host)
+        if all(cleanup.number <= request.attempted for cleanup in tried):
+            undeleted = set(request.undeleted)
+            stuck = tuple(block for cleanup in tried for block in cleanup.blocks if block in undeleted)
+            going: tuple[str, ...] = ()
+            if tried:  # while no clean-up is open, Deletion intends those of superfluous copies
+                going = tuple(itertools.islice(state.index.superfluous.get(request.host, ()), COPIES_AT_ONCE))
+            going = going or tuple(
                 block
                 for block in request.old_blocks
-                if is_stray(state, block) or is_left_over(state, block, request.host)
+                if block not in undeleted and (is_stray(state, block) or is_left_over(state, block, request.host))
             )
             going = going or to_give_up(state, request.host, request.short_bytes)
             if going:
-                number = state.cleanup_count + 1
-                self._recorder.apply(ev.CleanupIntended(number=number, host=request.host, blocks=going))
-                mine.append(state.cleanups[number])
+                blocks = (*stuck, *going)[:COPIES_AT_ONCE]
+                self._recorder.apply(
+                    *(ev.CleanupDone(cleanup.number) for cleanup in tried),
+                    ev.CleanupIntended(number=state.cleanup_count + 1, host=request.host, blocks=blocks),
+                )
         return tuple(
             m.Command(
-                version=c.number,
+                version=cleanup.number,
                 driver_epoch=self._driver_epoch,
                 kind="delete",
-                blocks=tuple(f"{state.stream}/{block}" for block in c.blocks),
+                blocks=tuple(f"{state.stream}/{block}" for block in cleanup.blocks),
             )
-            for c in mine
-            if c.number not in done
+            for cleanup in self._open_cleanups(request.host)
         )
+
+    def _open_cleanups(self, host: str) -> list[Cleanup]:
+        return [c for c in self._recorder.state.cleanups.values() if c.host == host and c.blocks]
 
 
 def _check(beat: m.AgentHeartbeatRequest) -> None:
@@ -143,13 +155,13 @@ def _check(beat: m.AgentHeartbeatRequest) -> None:
         raise UsageError(
             f"host {beat.host}: an agent's url is http:// or https:// with a host and a port, nothing else"
         )
-    lists = (beat.copies or (), beat.old_blocks, beat.labels, beat.receivers, beat.damaged)
+    lists = (beat.copies or (), beat.old_blocks, beat.labels, beat.receivers, beat.damaged, beat.undeleted)
     if max(map(len, lists)) > AGENT_ITEMS_MAX:
         raise UsageError(
             f"host {beat.host}: an agent's heartbeat names at most {AGENT_ITEMS_MAX} copies, blocks, labels or receivers"
         )
-    named = (*beat.labels, *beat.old_blocks, *beat.damaged, *(beat.copies or ()))
-    texts = (beat.url, beat.instance_id, beat.state, beat.release, *named)
+    named = (*beat.labels, *beat.old_blocks, *beat.damaged, *beat.undeleted, *(beat.copies or ()))
+    texts = (beat.url, beat.instance_id, beat.state, beat.release, beat.undeleted_cause, *named)
     of_receivers = (text for r in beat.receivers for text in (r.receiver_id, r.last_line))
     if max(map(len, (*texts, *of_receivers))) > AGENT_TEXT_LENGTH_MAX:
         raise UsageError(

@@ -46,6 +46,11 @@ class AgentHeartbeatRequest(Message, frozen=True, kw_only=True):
     release: str = ""  # release of its software
     damaged: tuple[str, ...] = ()  # ids of the first blocks whose damaged copy it moved aside
     damaged_blocks: int = 0  # number of all such blocks
+    #: version up to which it tried all delete commands of the answer before; unlike ``acknowledged``, also those that failed
+    attempted: Number = 0
+    undeleted: tuple[str, ...] = ()  # ids of the blocks of these commands that it could not delete
+    undeleted_blocks: Number = 0  # number of such blocks; if ``undeleted`` names fewer, ``attempted`` is 0
+    undeleted_cause: Text = ""  # why it could not delete the first one; names the file
 
 
 class AgentHeartbeatAnswer(Message, frozen=True, kw_only=True):

@@ -81,6 +81,9 @@ class TrackedAgent(Message, frozen=True, kw_only=True):
     release: str = ""  # release of its software
     damaged: tuple[str, ...] = ()  # as AgentHeartbeatRequest.damaged
     damaged_blocks: int = 0
+    undeleted: tuple[str, ...] = ()  # ids of the first blocks that it is ordered to delete and cannot delete
+    undeleted_blocks: int = 0  # number of all such blocks
+    undeleted_cause: str = ""  # why it cannot delete the first one; names the file
 
 
 class TrackedReplay(Message, frozen=True, kw_only=True):
@@ -127,8 +130,8 @@ class Problem(Message, frozen=True, kw_only=True):
     """A state that does not recover by itself, or has not recovered for too long.
 
     ``kind``: paused (only as pending) | kafka | source | wal | journal | partitions-without-receiver | receiver-gone |
-    receiver-waiting | receiver-not-running | receiver-without-host | agent-gone | partition | batch-unreadable | job | cursor |
-    driver.
+    receiver-waiting | receiver-not-running | receiver-without-host | agent-gone | blocks-not-deleted | partition |
+    batch-unreadable | job | cursor | driver.
 
     ``command``: what to do; "" if ``cause`` says it. ``seconds``: duration of the problem as far as it is known.
     """

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from deploy.commands.inspection.process_tables import request_rates
+from deploy.commands.inspection.process_tables import _blocks, request_rates
 from deploy.commands.inspection.status import tiers_text
 from deploy.commands.offsets import group as offsets
 from deploy.console.invocation import person
@@ -45,6 +45,14 @@ def test_status_shows_tables_for_people(
     for part in ("t/0", "active", "30", "42", "12", "[bold]r1", "64.0 MB", "no heartbeat yet", "local_copies_given_up 3",
                  "holder", "http://h:1", "queued", "778", "1234 records/s"):  # fmt: skip
         assert part in out
+
+
+def test_status_shows_blocks_that_an_agent_cannot_delete() -> None:
+    agent = m.TrackedAgent(
+        host="h", url="http://h:1", silent_seconds=1, blocks=2, used_bytes=1, free_bytes=2,
+        undeleted_blocks=1, undeleted_cause="cannot delete /b/1: Input/output error",
+    )  # fmt: skip
+    assert _blocks(agent) == "2 (1 cannot be deleted: cannot delete /b/1: Input/output error)"
 
 
 def test_status_shows_what_remote_stores_cost() -> None:

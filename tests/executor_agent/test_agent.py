@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 import urllib3
-from litestar import Request, post
 
 from executor_agent.api import AgentStatus, parse_range
 from executor_agent.main import Agent
@@ -20,11 +17,12 @@ from executor_agent.service import SILENT_SECONDS
 from forebay.http.application import application
 from forebay.http.client import Client
 from forebay.http.server import Server
-from forebay.messages import AgentHeartbeatAnswer, AgentHeartbeatRequest, Command, Refusal
+from forebay.messages import Command, Refusal
 from forebay.model.errors import UnreachableError
 from forebay.process import failpoints
 from forebay.process.clock import ManualClock
 from forebay.settings.schema import Settings
+from tests.executor_agent.fake_driver import FakeDriver, delete, held
 from tests.support.state.rows import block, filler
 from tests.support.state.stored import Stored
 from wal.blocks import local_path
@@ -128,52 +126,6 @@ def test_health_status_and_openapi_are_served(agent: Agent, big: BlockReference)
 # ---- heartbeats ------------------------------------------------------------------------------------------------------
 
 
-class FakeDriver:
-    """Answers heartbeats with ``answer``, and lets a test wait for one."""
-
-    def __init__(self) -> None:
-        self.answer = AgentHeartbeatAnswer(driver_epoch=5)
-        self.heartbeats: list[AgentHeartbeatRequest] = []
-        self._changed = threading.Condition()
-        self.server = Server(application("driver", "0", [self._route()]), "http://127.0.0.1:0")
-
-    def _route(self) -> object:
-        @post("/v1/agents/heartbeat", status_code=200)
-        async def heartbeat(request: Request[Any, Any, Any]) -> AgentHeartbeatAnswer:
-            data = msgspec.json.decode(await request.body(), type=AgentHeartbeatRequest)
-            with self._changed:
-                self.heartbeats.append(data)
-                self._changed.notify_all()
-                return self.answer
-
-        return heartbeat
-
-    def await_heartbeat(
-        self, condition: Callable[[AgentHeartbeatRequest], bool], since: int | None = None
-    ) -> AgentHeartbeatRequest:
-        """Return the first heartbeat from now on, or after the first ``since``, for which ``condition`` holds."""
-        with self._changed:
-            seen = len(self.heartbeats) if since is None else since
-            assert self._changed.wait_for(lambda: any(map(condition, self.heartbeats[seen:])), 30), self.heartbeats[-1:]
-            return next(filter(condition, self.heartbeats[seen:]))
-
-    def say(self, epoch: int, *commands: Command) -> None:
-        with self._changed:
-            self.answer = AgentHeartbeatAnswer(driver_epoch=epoch, commands=commands)
-
-
-@pytest.fixture
-def driver() -> Iterator[FakeDriver]:
-    driver = FakeDriver()
-    with driver.server:
-        yield driver
-
-
-@pytest.fixture
-def settings(stored: Stored, driver: FakeDriver) -> Settings:
-    return stored.settings(driver.server.url)
-
-
 def test_damaged_block_is_in_heartbeats_and_in_the_status(
     settings: Settings, stored: Stored, driver: FakeDriver
 ) -> None:
@@ -188,19 +140,6 @@ def test_damaged_block_is_in_heartbeats_and_in_the_status(
         assert (found.damaged, found.damaged_blocks) == ((f"s/{damaged.id}",), 1)
         assert get(f"{agent.url}/v1/blocks/s/{damaged.id}").status == 404
         assert get(f"{agent.url}/v1/blocks/s/{whole.id}").status == 200
-
-
-def delete(version: int, epoch: int, *references: BlockReference) -> Command:
-    return Command(version=version, driver_epoch=epoch, kind="delete", blocks=tuple(f"s/{r.id}" for r in references))
-
-
-def held(stored: Stored) -> list[str]:
-    return sorted(path.stem for path in (stored.blocks_directory / "s").glob("*.block"))
-
-
-@pytest.fixture
-def three(stored: Stored) -> list[BlockReference]:
-    return [stored.add(*block({("a", 0): filler(5)}, sequence=n)) for n in (1, 2, 3)]
 
 
 def test_deletions_are_performed_and_acknowledged_until_the_driver_knows(

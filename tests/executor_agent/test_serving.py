@@ -20,7 +20,7 @@ from executor_agent.main import Agent
 from forebay.http import sendfile
 from forebay.messages import AgentHeartbeatRequest
 from forebay.settings.schema import Settings
-from tests.executor_agent.test_agent import FakeDriver
+from tests.executor_agent.fake_driver import FakeDriver
 from tests.support.state.stored import Stored
 from wal.blocks import local_path
 

@@ -156,6 +156,7 @@ class Player:
             "state": "active", "host": "h1", "url": "http://127.0.0.1:9", "instance_id": "a", "acknowledged": 0,
             "blocks": 1, "used_bytes": 1, "free_bytes": 10**9, "old_blocks": ["r1-1-1"], "labels": ["k=v"], "capacity": 1,
             "receivers": [process], "load": 1.0, "requests": 0, "short_bytes": 0, "copies": ["r1-1-2"], "release": "1",
+            "attempted": 0, "undeleted": ["r1-1-3"], "undeleted_blocks": 1, "undeleted_cause": "c",
         }  # fmt: skip
 
     def _place(self) -> Tree:

@@ -120,6 +120,8 @@ def _blocks(agent: TrackedAgent) -> str:
     details = [f"{agent.copies} cached copies"] if agent.copies else []
     if agent.damaged_blocks:
         details.append(f"{agent.damaged_blocks} more damaged: run `forebay recover` on that host")
+    if agent.undeleted_blocks:
+        details.append(f"{agent.undeleted_blocks} cannot be deleted: {agent.undeleted_cause}")
     return f"{agent.blocks} ({', '.join(details)})" if details else str(agent.blocks)
 
 

@@ -42,11 +42,11 @@ def beat(t: Tracked, epoch: int, state: str = "active", detail: str = "", receiv
     )
 
 
-def agent(t: Tracked, state: str = "active", host: str = "h1") -> None:
+def agent(t: Tracked, state: str = "active", host: str = "h1", **fields: Any) -> None:
     t.say(
         m.AgentHeartbeatRequest(
             host=host, url=f"http://{host}:1", instance_id="i", acknowledged=0, blocks=0, used_bytes=0, free_bytes=0,
-            state=state,
+            state=state, **fields,
         )
     )  # fmt: skip
 
@@ -214,6 +214,21 @@ def test_agent_that_falls_silent_is_a_problem_unless_it_drained_or_is_forgotten(
     now = wait(t, 31)
     beat(t, epoch)
     assert kinds(health.look(now))[0] == ["agent-gone"]
+
+
+def test_blocks_that_an_agent_cannot_delete_are_a_problem_until_they_are_deleted() -> None:
+    t = Tracked()
+    health, epoch = running(t)
+    agent(t, undeleted_blocks=2, undeleted_cause="cannot delete /b/s/r1-1-1.block: Input/output error")
+    assert kinds(health.look(wait(t, 0))) == ([], ["blocks-not-deleted"])
+    (problem,) = health.look(wait(t, 5)).problems
+    assert problem.kind == "blocks-not-deleted"
+    assert "host h1 cannot delete 2 blocks" in problem.cause and "/b/s/r1-1-1.block: Input/output" in problem.cause
+    agent(t)
+    assert kinds(health.look(wait(t, 1))) == ([], [])
+    agent(t, undeleted_blocks=2)
+    assert kinds(health.look(wait(t, 0))) == ([], ["blocks-not-deleted"]), "its time begins again"
+    beat(t, epoch)
 
 
 def test_only_what_is_known_and_silent_is_forgotten() -> None:

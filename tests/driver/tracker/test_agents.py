@@ -88,6 +88,74 @@ def test_blocks_of_another_host_are_not_deleted_here() -> None:
     assert beat(tracked, host="h2", short_bytes=10_000) == ()
 
 
+# ---- blocks that an agent cannot delete ----------------------------------------------------------------------------------
+
+
+def tried(tracked: Tracked, *undeleted: Block, acknowledged: int = 0, **fields: Any) -> tuple[str, ...]:
+    """The blocks to delete after the host has tried its last command, in which it could not delete ``undeleted``."""
+    ids = tuple(block.id for block in undeleted)
+    return beat(
+        tracked, attempted=max(tracked.state.cleanups), acknowledged=acknowledged, undeleted=ids,
+        undeleted_blocks=len(ids), undeleted_cause="cannot delete /b/1: Input/output error", **fields,
+    )  # fmt: skip
+
+
+def complete(tracked: Tracked) -> None:
+    tracked.complete(tracked.batch())
+    tracked.tracker.deletion.clean_local_copies()
+
+
+def test_block_that_cannot_be_deleted_does_not_end_the_clean_up_of_its_host() -> None:
+    """INV-8: it stays in the open clean-up, and is not journalled as deleted for good."""
+    tracked = Tracked()
+    epoch = tracked.register()
+    token = tracked.claim(epoch).view.token
+    first, second = (tracked.take_in(epoch, token, until, local=True) for until in (10, 20))
+    complete(tracked)
+    assert beat(tracked) == (first.id, second.id)
+    assert tried(tracked, second) == (first.id, second.id), "nothing else is to delete: the command is repeated"
+    third = tracked.take_in(epoch, token, 30, local=True)
+    complete(tracked)
+    assert beat(tracked) == (first.id, second.id), "not tried since: this agent or driver may be a new one"
+    assert tried(tracked, second) == (second.id, third.id)
+    (cleanup,) = tracked.state.cleanups.values()
+    assert cleanup.blocks == (second.id, third.id)
+    assert tried(tracked, second) == (second.id, third.id), "no new clean-up with each heartbeat"
+    assert tracked.state.cleanup_count == 2
+    done(tracked)
+    assert not tracked.state.cleanups and not tracked.state.cleaning_blocks
+
+
+def test_stray_block_that_cannot_be_deleted_begins_no_clean_up_with_each_heartbeat() -> None:
+    tracked = Tracked()
+    (block,) = taken_in(tracked, 1)
+    stray = block.id.rpartition("-")[0] + "-0"
+    assert beat(tracked, old_blocks=(stray,)) == (stray,)
+    fields: dict[str, Any] = {"attempted": 1, "undeleted": (stray,), "undeleted_blocks": 1}
+    for _ in range(3):
+        assert beat(tracked, old_blocks=(stray,), **fields) == (stray,)
+    assert tracked.state.cleanup_count == 1
+    assert beat(tracked, short_bytes=1, **fields) == (stray, block.id), "room is made all the same"
+
+
+def test_agent_that_names_only_some_of_many_undeleted_blocks_gets_no_further_clean_up() -> None:
+    """Its disk is broken as a whole. The driver cannot know which blocks were deleted."""
+    tracked = Tracked()
+    _, second = taken_in(tracked, 2)
+    assert beat(tracked, short_bytes=1) == (second.id,)
+    assert beat(tracked, short_bytes=1, undeleted=(second.id,), undeleted_blocks=2) == (second.id,)
+    assert tracked.state.cleanup_count == 1
+
+
+def test_blocks_that_cannot_be_deleted_are_shown() -> None:
+    tracked = Tracked()
+    (block,) = taken_in(tracked, 1)
+    beat(tracked, undeleted=(block.id,) * 200, undeleted_blocks=2000, undeleted_cause="cannot delete /b/1: EIO")
+    (agent,) = shown(tracked.tracker, 0.0).agents
+    assert (agent.undeleted, agent.undeleted_blocks) == ((block.id,) * 100, 2000)
+    assert agent.undeleted_cause == "cannot delete /b/1: EIO"
+
+
 # ---- copies that hosts were given ------------------------------------------------------------------------------------
 
 

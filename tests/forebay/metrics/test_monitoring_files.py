@@ -116,6 +116,7 @@ HEALTHY = {
     'forebay_build_info{stream="s", version="1"}': "1x300",
     'forebay_problems{stream="s", kind="receiver-gone"}': "0x300",
     'forebay_problems{stream="s", kind="agent-gone"}': "0x300",
+    'forebay_problems{stream="s", kind="blocks-not-deleted"}': "0x300",
     'forebay_problems{stream="s", kind="cursor"}': "0x300",
     'forebay_problems{stream="s", kind="partitions-without-receiver"}': "0x300",
     'forebay_problems{stream="s", kind="kafka"}': "0x300",
@@ -170,6 +171,9 @@ CAUSES = {
     "ForebayJournalSpace": ("forebay_journal_free", "1e9x300", {"stream": "s"}),
     "ForebayBlockFolderFull": ("forebay_agent_free", "4x300", {"stream": "s", "host": "h"}),
     "ForebayDamagedCopies": ("forebay_agent_damaged", "1x300", {"stream": "s", "host": "h"}),
+    "ForebayBlocksNotDeleted": (
+        'forebay_problems{stream="s", kind="blocks', "1x300", {"stream": "s", "kind": "blocks-not-deleted"}
+    ),
     "ForebayCursorExpired": ('forebay_problems{stream="s", kind="cursor"', "1x300", {"stream": "s", "kind": "cursor"}),
     "ForebayProblem": ('forebay_problems{stream="s", kind="kafka"', "1x300", {"stream": "s", "kind": "kafka"}),
     "ForebayEventsDropped": (

@@ -24,6 +24,7 @@ def agent_metrics() -> AgentMetrics:
         usage=Usage(blocks=0, used_bytes=0, free_bytes=0),
         deleted=0,
         refused=0,
+        undeleted_blocks=0,
         driver_reachable=False,
         receivers=(),
         http_requests=0,

@@ -51,6 +51,7 @@ const KIND_VIEWS = {
   "receiver-not-running": ["receivers", {}],
   "receiver-without-host": ["hosts", {}],
   "agent-gone": ["hosts", {}],
+  "blocks-not-deleted": ["hosts", {}],
   job: ["batches", { failed: "true" }],
   "batch-unreadable": ["batches", { failed: "true" }],
   cursor: ["cursors", {}],

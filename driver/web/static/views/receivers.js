@@ -88,6 +88,7 @@ export const hosts = {
         requests: count(row.requests),
         "cached copies": count(row.copies),
         "damaged copies": row.damaged.length ? row.damaged.map(plain).join(", ") : "none",
+        "blocks not deleted": row.undeleted_blocks ? `${count(row.undeleted_blocks)}: ${plain(row.undeleted_cause)}` : "none",
         space: `${bytes(row.used_bytes)} used, ${bytes(row.free_bytes)} free`,
       }}
     />
