@@ -21,6 +21,7 @@ from typing import IO
 
 from deploy.supervision.readiness import ReadySocket
 from deploy.supervision.verdicts import VERDICTS, ExitVerdict, described, how_it_ended
+from forebay.model.errors import StoreError
 from forebay.process.clock import Clock, SystemClock
 from forebay.process.logs import relay
 from forebay.process.restarts import RestartPolicy
@@ -167,7 +168,8 @@ class Supervisor:
     def run(self) -> int:
         """Run the children until all have ended and their last log lines are written.
 
-        Return 0, or the exit code of the first child that stays down.
+        Return 0, or the exit code of the first child that stays down. Raises StoreError if a child can't be started for the first
+        time; no child is left running then.
         """
         with ExitStack() as sockets:
             for child in self._children if self._waiting else ():
@@ -250,21 +252,13 @@ class Supervisor:
             self._ready()
 
     def _start(self, child: _Child) -> None:
+        """Start ``child``. Raises StoreError if the system starts no process, or its log can't be opened."""
         child.restart_at = None
         name = child.spec.name
-        output = self._logs.open(name)
         try:
-            process = subprocess.Popen(
-                tethered(child.spec.command),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**self._environment, **(child.socket.environment if child.socket is not None else {})},
-                start_new_session=True,  # Ctrl-C at the terminal reaches only the supervisor, which stops in order
-            )
-        finally:
-            if not isinstance(output, int):
-                output.close()
+            process = self._process(child)
+        except OSError as error:
+            raise StoreError(f"{name} cannot be started: {error}") from None
         child.process = process
         child.started = self._clock.monotonic()
         if process.stdout is not None:
@@ -275,6 +269,21 @@ class Supervisor:
         threading.Thread(
             target=lambda: self._happened.put(_Ended(child, process.wait())), name=f"wait {name}", daemon=True
         ).start()
+
+    def _process(self, child: _Child) -> subprocess.Popen[bytes]:
+        output = self._logs.open(child.spec.name)
+        try:
+            return subprocess.Popen(
+                tethered(child.spec.command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**self._environment, **(child.socket.environment if child.socket is not None else {})},
+                start_new_session=True,  # Ctrl-C at the terminal reaches only the supervisor, which stops in order
+            )
+        finally:
+            if not isinstance(output, int):
+                output.close()
 
     def _ended(self, child: _Child, return_code: int) -> None:
         assert child.process is not None
@@ -307,7 +316,14 @@ class Supervisor:
         now = self._clock.monotonic()
         for child in self._children:
             if not self._stopping and child.restart_at is not None and child.restart_at <= now:
-                self._start(child)
+                try:
+                    self._start(child)
+                except StoreError as error:  # as without free file descriptors: the others run on
+                    child.failures = self._policy.failures_after(child.failures, 0.0)
+                    delay = self._policy.delay_seconds(child.failures)
+                    child.restart_at = now + delay
+                    self._say(f"{error}: trying again in {delay:g} s")
+                    continue
                 self._say(f"{child.spec.name} was restarted (process {self.pid(child.spec.name)})")
 
     def _begin_stop(self, event: str) -> None:

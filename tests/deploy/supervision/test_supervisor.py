@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
@@ -13,7 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from deploy.supervision.supervisor import ChildSpec, LogLines, Supervisor
+from forebay.model.errors import StoreError
 from forebay.process.restarts import RestartPolicy
 
 QUICK = RestartPolicy(first_delay_seconds=0.01, max_delay_seconds=0.05)
@@ -107,6 +111,41 @@ def test_a_killed_child_is_started_again_as_a_new_process() -> None:
         assert ended() == 0
     assert messages.count("a was killed by SIGKILL after") == 1
     assert messages.count("a was restarted") == 1
+
+
+def test_a_child_that_the_system_does_not_start_is_tried_again_and_the_others_run_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    messages, lines = Messages(), Lines()
+    supervisor = Supervisor(
+        [child("a", OBEDIENT), child("b", OBEDIENT)], policy=QUICK, say=messages, logs=LogLines(stream=lines)
+    )
+    with running(supervisor) as ended:
+        lines.wait("a | ready")
+        lines.wait("b | ready")
+        other = supervisor.pid("b")
+
+        def none_left(*arguments: object, **options: object) -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        monkeypatch.setattr(subprocess, "Popen", none_left)
+        assert supervisor.kill("a")
+        messages.wait("a cannot be started: [Errno 24] Too many open files: trying again in 0.05 s", times=2)
+        monkeypatch.undo()
+        lines.wait("a | ready", times=2)
+        assert supervisor.pid("b") == other
+        supervisor.stop()
+        assert ended() == 0
+
+
+def test_nothing_is_left_running_if_a_child_cannot_be_started_at_first(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    (logs / "b.log").mkdir(parents=True)
+    supervisor = Supervisor([child("a", OBEDIENT), child("b", OBEDIENT)], logs=LogLines(folder=logs))
+    with pytest.raises(StoreError, match=r"b cannot be started: .*b\.log"):
+        supervisor.run()
+    process = supervisor._named("a").process
+    assert process is not None and process.wait(WAIT_SECONDS) == -signal.SIGKILL
 
 
 def test_a_child_that_fails_again_and_again_is_started_with_growing_delay() -> None:
