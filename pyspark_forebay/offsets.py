@@ -115,12 +115,16 @@ def parse_offsets(text: str, name: str) -> Offsets:
     return found
 
 
-def parse_numbers(text: str, name: str) -> dict[TopicPartition, int]:
-    """Return the numbers of the option ``name`` by partition, as in ``{"topic": {"0": 1700000000000}}``.
+def parse_times(text: str, name: str) -> dict[TopicPartition, int]:
+    """Return the times of the option ``name`` by partition, as in ``{"topic": {"0": 1700000000000}}``.
 
-    Raises UsageError.
+    Raises UsageError, also for a negative one: Kafka takes such a time as one of the ends of the partition.
     """
-    return _numbers(_json(text, name), f"option {name}")
+    found = _numbers(_json(text, name), f"option {name}")
+    for tp, time_ms in found.items():
+        if time_ms < 0:
+            raise UsageError(f"option {name}: {time_ms} of {tp}: allowed are milliseconds since 1970 UTC, from 0")
+    return found
 
 
 def parse_partitions(text: str, name: str) -> list[TopicPartition]:

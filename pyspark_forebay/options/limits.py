@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition
-from pyspark_forebay.offsets import EARLIEST, LATEST, comma_separated, parse_numbers, parse_offsets
+from pyspark_forebay.offsets import EARLIEST, LATEST, comma_separated, parse_offsets, parse_times
 from pyspark_forebay.options.values import whole_number
 
 _STRATEGY = "startingOffsetsByTimestampStrategy"
@@ -36,10 +36,10 @@ def read_limit(given: Mapping[str, str], end: str, default: str) -> Limit:
     """
     name = f"{end}Timestamp"
     if name.lower() in given:
-        return Limit(timestamp=whole_number(given, name))
+        return Limit(timestamp=whole_number(given, name, at_least=0))
     name = f"{end}OffsetsByTimestamp"
     if name.lower() in given:
-        return Limit(timestamps=parse_numbers(given[name.lower()].strip(), name))
+        return Limit(timestamps=parse_times(given[name.lower()].strip(), name))
     name = f"{end}Offsets"
     value = given.get(name.lower(), default).strip()
     if value.lower() in ("earliest", "latest"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from numbers import Integral
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -36,6 +37,9 @@ _LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 #: maximum wait of one poll for the first records of partitions
 _POLL_SECONDS = 0.1
+
+#: the latest time that Kafka's requests can name
+_TIME_MAX = 2**63 - 1
 
 #: a place in a partition: an end of it, or the first record at or after a time in milliseconds since 1970
 Place: TypeAlias = Literal["earliest", "latest"] | int
@@ -231,7 +235,7 @@ class KafkaAdmin:
         - ``{"timestamp": ms}``: the first record at or after the time; the end if there is none.
         - ``{"topic/partition": offset}``: this offset; the beginning for a partition that is not named.
 
-        Raises UsageError for an explicit offset that Kafka does not hold.
+        Raises UsageError for an explicit offset that Kafka does not hold, and for a time that :func:`check_time` refuses.
         """
         wanted = list(partitions)
         earliest = dict.fromkeys(wanted, _EARLIEST)
@@ -248,7 +252,7 @@ class KafkaAdmin:
         if isinstance(policy, str):
             raise UsageError(f'starting offsets {policy!r}: allowed are "earliest", "latest", "committed" or a table')
         if "timestamp" in policy:
-            at = self._offsets(dict.fromkeys(wanted, OffsetSpec.for_timestamp(policy["timestamp"])), self._isolation)
+            at = self._offsets(dict.fromkeys(wanted, _at_time(policy["timestamp"])), self._isolation)
             none = [tp for tp, offset in at.items() if offset < 0]
             return {**at, **self._offsets(dict.fromkeys(none, _LATEST), self._isolation)}
         held = self.watermarks(wanted)
@@ -262,10 +266,11 @@ class KafkaAdmin:
     def places(self, asked: Mapping[TopicPartition, Place]) -> dict[TopicPartition, int]:
         """Return the offset of each place, by one request for each leader; -1 for a time after the last record.
 
-        The end is that of a consumer with these options, as in :meth:`ends`.
+        The end is that of a consumer with these options, as in :meth:`ends`. Raises UsageError for a time that
+        :func:`check_time` refuses.
         """
         specs = {
-            tp: _EARLIEST if place == "earliest" else _LATEST if place == "latest" else OffsetSpec.for_timestamp(place)
+            tp: _EARLIEST if place == "earliest" else _LATEST if place == "latest" else _at_time(place)
             for tp, place in asked.items()
         }
         return self._offsets(specs, self._isolation)
@@ -446,6 +451,17 @@ class KafkaAdmin:
         return self._requests.send(
             lambda client, seconds: client.list_topics(timeout=seconds), "reading the cluster's topics", timeout_seconds
         )
+
+
+def check_time(time_ms: object) -> None:
+    """Raise UsageError unless ``time_ms`` is a time for Kafka: a negative one would mean an end of the partition."""
+    if not isinstance(time_ms, Integral) or not 0 <= int(time_ms) <= _TIME_MAX:
+        raise UsageError(f"time {time_ms!r}: allowed are milliseconds since 1970 UTC, from 0")
+
+
+def _at_time(time_ms: int) -> Any:
+    check_time(time_ms)
+    return OffsetSpec.for_timestamp(time_ms)
 
 
 def _on_topics(topics: Iterable[str], operation: str) -> list[Right]:

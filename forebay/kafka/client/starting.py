@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.client.admin import KafkaAdmin, check_time
 from forebay.model.errors import UsageError
 from forebay.model.values import TopicPartition
 
@@ -20,9 +20,12 @@ EARLIEST, LATEST = -2, -1
 
 
 class Timestamp(msgspec.Struct, frozen=True):
-    """The first record at or after ``ms`` since 1970 UTC."""
+    """The first record at or after ``ms`` since 1970 UTC. Raises UsageError for a time that is not a whole number from 0."""
 
     ms: int
+
+    def __post_init__(self) -> None:
+        check_time(self.ms)
 
 
 #: "earliest", "latest", an offset, or a time

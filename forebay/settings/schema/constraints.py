@@ -228,6 +228,8 @@ def _check_starting_offsets(starting: str | dict[str, int]) -> None:
     else:
         names_fine = set(starting) == {"timestamp"} or all(_TOPIC_PARTITION.fullmatch(key) for key in starting)
         fine = bool(starting) and names_fine and all(0 <= value <= OFFSET_MAX for value in starting.values())
+        if set(starting) == {"timestamp"} and starting["timestamp"] < 0:
+            raise ValueError(f"the timestamp is before 1970, and Kafka has only later times; {STARTING_OFFSETS}")
     if not fine:
         raise ValueError(STARTING_OFFSETS)
 

@@ -227,6 +227,7 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"kafka__starting_offsets": {"flights": 3}}, ["kafka.starting_offsets", "topic/partition"]),
     ({"kafka__starting_offsets": {"flights/0": -1}}, ["kafka.starting_offsets", "topic/partition"]),
     ({"kafka__starting_offsets": {"flights/0": "x"}}, ["kafka.starting_offsets", "topic/partition"]),
+    ({"kafka__starting_offsets": {"timestamp": -1}}, ["kafka.starting_offsets", "the timestamp is before 1970"]),
     ({"kafka__starting_offsets": {"timestamp": 1, "flights/0": 1}}, ["kafka.starting_offsets", "topic/partition"]),
     ({"kafka__debug.x": {"y": None}}, ["kafka", "write a text"]),
     ({"stream": 7}, ["stream = 7", "write a text"]),

@@ -97,6 +97,24 @@ def test_batch_query_refuses_to_start_at_latest_or_end_at_earliest(options: dict
     assert word in refusal(options, streaming=False)
 
 
+@pytest.mark.parametrize("end", ["starting", "ending"])
+@pytest.mark.parametrize(
+    ("option", "value", "word"),
+    [
+        ("Timestamp", "-1", "'-1': allowed are whole numbers from 0"),
+        ("Timestamp", " -2 ", "'-2': allowed are whole numbers from 0"),
+        (
+            "OffsetsByTimestamp",
+            '{"t": {"0": 5, "1": -1}}',
+            "-1 of t/1: allowed are milliseconds since 1970 UTC, from 0",
+        ),
+    ],
+)
+def test_negative_time_is_refused(end: str, option: str, value: str, word: str) -> None:
+    """Kafka takes it as one of the ends of the partition."""
+    assert f"option {end}{option}: {word}" in refusal({f"{end}{option}": value}, streaming=False)
+
+
 def test_columns_are_chosen_in_the_order_of_the_option() -> None:
     given = {"kafka.bootstrap.servers": "h:1", "subscribe": "a", "COLUMNS": " offset, value "}
     assert read_options(given, streaming=False).columns == ("offset", "value")

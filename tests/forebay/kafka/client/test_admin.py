@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from forebay.kafka.client.admin import Committed, KafkaAdmin
+from forebay.kafka.client.starting import Timestamp
 from forebay.kafka.embedded.broker import KafkaBroker, MockBroker
 from forebay.kafka.embedded.loader import FLIGHTS, Pace, flights, load
 from forebay.model.errors import UnreachableError, UsageError
@@ -43,6 +45,21 @@ def test_every_starting_policy_resolves(kafka_broker: KafkaBroker, topic_name: C
         assert admin.partitions([topic, "absent"]) == {one, two}
         with pytest.raises(UsageError, match="exists already"):
             admin.create_topic(topic, 2)
+
+
+@pytest.mark.parametrize("time_ms", [-1, -2, -3, 2**63, 1.5, "1"])
+def test_time_that_kafka_would_take_as_an_end_is_refused(time_ms: Any) -> None:
+    """No request is made. -1 is Kafka's number for the end of a partition, and -2 for its beginning."""
+    refused = f"time {re.escape(repr(time_ms))}: allowed are milliseconds since 1970 UTC, from 0"
+    tp = TopicPartition("t", 0)
+    with KafkaAdmin({"bootstrap.servers": "127.0.0.1:1"}, timeout_seconds=0.2) as admin:
+        with pytest.raises(UsageError, match=refused):
+            admin.starting_offsets({"timestamp": time_ms}, [tp], "g")
+        with pytest.raises(UsageError, match=refused):
+            admin.places({tp: time_ms})
+    with pytest.raises(UsageError, match=refused):
+        Timestamp(time_ms)
+    assert Timestamp(0) == Timestamp(ms=0)
 
 
 def test_mock_without_topic_ids_is_not_waited_for(mock_broker: MockBroker, topic_name: Callable[[], str]) -> None:
