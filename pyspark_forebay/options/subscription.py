@@ -39,9 +39,10 @@ def read_subscription(given: Mapping[str, str]) -> Subscription:
     (name,) = named
     value = given[name.lower()].strip()
     if name == "assign":
-        if not value.startswith("{"):
+        partitions = parse_partitions(value, "assign") if value.startswith("{") else []
+        if not partitions:  # an empty set means everything, over an intake
             raise UsageError(f'option assign: {value!r} names no partitions; write, for example, {{"topic": [0, 1]}}')
-        return Subscription(partitions=frozenset(parse_partitions(value, "assign")))
+        return Subscription(partitions=frozenset(partitions))
     if name == "subscribe":
         topics = tuple(dict.fromkeys(topic.strip() for topic in value.split(",") if topic.strip()))
         if not topics:

@@ -97,6 +97,14 @@ def test_batch_query_refuses_to_start_at_latest_or_end_at_earliest(options: dict
     assert word in refusal(options, streaming=False)
 
 
+@pytest.mark.parametrize("assign", ["t", "{}", '{"t": []}', ' {"t": [], "u": []} '])
+@pytest.mark.parametrize("over", [{"kafka.bootstrap.servers": "127.0.0.1:9"}, {"tracker": "http://driver:7080"}])
+def test_assign_without_partitions_does_not_read_everything(assign: str, over: dict[str, str]) -> None:
+    """Over an intake, a query without a subscription reads everything that it takes in."""
+    with pytest.raises(UsageError, match=r"option assign: .* names no partitions; write, for example"):
+        read_options({**over, "assign": assign}, streaming=True)
+
+
 @pytest.mark.parametrize("end", ["starting", "ending"])
 @pytest.mark.parametrize(
     ("option", "value", "word"),
