@@ -247,9 +247,7 @@ def batches(invocation: Invocation, checkpoint: Checkpoint, last: int, failed: b
         recent = takewhile(lambda b: b.time_ms >= since, _finished(checkpoint))
         shown = [*islice((b for b in recent if not failed or (b.attempts or 1) > 1), last)][::-1]
     shown += [
-        ShownBatch(
-            b.batch_id, b.number, b.time_ms, "unfinished", sum(s.size for s in b.spans), _labels(b.spans), b.lost
-        )
+        ShownBatch(b.batch_id, b.number, b.time_ms, "unfinished", sum(s.size for s in b.spans), _labels(b), b.lost)
         for b in checkpoint.state().unfinished()
         if b.time_ms >= since
     ]
@@ -275,7 +273,7 @@ def _finished(checkpoint: Checkpoint) -> Any:
                     b.time_ms,
                     "completed",
                     b.records,
-                    _labels(b.spans),
+                    _labels(b),
                     b.lost,
                     b.attempts,
                     of.scheduling_delay_ms if of is not None else None,
@@ -284,8 +282,22 @@ def _finished(checkpoint: Checkpoint) -> Any:
                 )
 
 
-def _labels(spans: Any) -> tuple[str, ...]:
-    return tuple(map(str, spans))
+def _label(text: str) -> str:
+    """Return a RANGE as ``accept-loss`` shows it; another text without its spaces, as the name of a partition."""
+    from forebay.kafka.consume.spans import label_of, parse_label
+
+    written = "".join(text.split())
+    try:
+        return label_of(*parse_label(written))
+    except UsageError:
+        return written
+
+
+def _labels(batch: Any) -> tuple[str, ...]:
+    from forebay.kafka.consume.spans import label_of, with_incarnations
+
+    spans = with_incarnations(batch.spans, batch.incarnations)
+    return tuple(label_of(span, incarnation) for span, incarnation in spans)
 
 
 def _batch_tables(name: str, shown: list[ShownBatch]) -> list[Group]:
@@ -371,12 +383,12 @@ def accept_loss(
 
     RANGE is a range that the command shows: TOPIC/PARTITION[FROM, UNTIL) in a batch, or before the first offset that Kafka
     holds; or TOPIC/PARTITION if the topic was deleted or created again, or its log was truncated. In this last case the
-    partition ends, or begins a new incarnation.
+    partition ends, or begins a new incarnation. A range of a later incarnation has ' life N' after it.
 
     With RANGEs and --apply, the checkpoint records that the stream continues without them. The stream must be stopped. Exits
     with 1 while a loss is not accepted.
     """
-    wanted = {"".join(text.split()).replace(",", ", ") for text in ranges}
+    wanted = set(map(_label, ranges))
     if yes:
         if not wanted:
             raise UsageError("--apply needs RANGEs: run the command without --apply to see them")

@@ -14,6 +14,7 @@ from direct.checkpoint.losses import (
     Loss,
     compared,
     held_by_kafka,
+    incarnations,
     journal_losses,
     lacked_by_kafka,
     leader_epochs,
@@ -206,7 +207,9 @@ class Checkpoint:
         held = self._held(state)
         at, ids = positions(state), topic_ids(state)
         with self._kept() as kept:
-            losses = losses_at_positions(at, ids, held, leader_epochs=leader_epochs(state))
+            losses = losses_at_positions(
+                at, ids, held, leader_epochs=leader_epochs(state), incarnations=incarnations(state)
+            )
             lacks = lacked_by_kafka(at, ids, losses) if kept is not None else {}
             found = {tp: kept.kept(span) for tp, span in lacks.items()} if kept is not None else NOTHING_KEPT
             return losses_of_state(state, held, list if kept is None else kept.lost, found)

@@ -16,7 +16,7 @@ from driver.journal.state_parts import Batch
 from driver.tracker.requests import EndSpans, Request, SkipSpans
 from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.log_cuts import LeaderEnds
-from forebay.kafka.consume.spans import OffsetRange, parse_span, without
+from forebay.kafka.consume.spans import OffsetRange, label_of, parse_label, with_incarnations, without, without_lost
 from forebay.messages import AcceptLossRequest
 from forebay.model.errors import ForebayError, OutOfRangeError, RangeNotHeldError, UnknownTopicError, UnreachableError
 from forebay.model.values import TopicPartition
@@ -57,8 +57,8 @@ class Loss(msgspec.Struct, frozen=True, rename={"message": "words"}):
 
     ``kind``: ``batch``: offsets that batch ``batch_id`` has yet to read; ``gap``: offsets between the stream's position
     and the first one that Kafka holds; ``gone``, ``created-again`` and ``cut-back``: a whole partition. ``label``: the
-    name for people: ``t/0[0, 500)``, or ``t/0`` for a whole partition. ``goes_on_at``: where the partition continues,
-    -1 if it does not; ``topic_id`` is the id of its topic from there on.
+    name for people: ``t/0[0, 500)``, in a later incarnation ``t/0[0, 500) life 2``, or ``t/0`` for a whole partition.
+    ``goes_on_at``: where the partition continues, -1 if it does not; ``topic_id`` is the id of its topic from there on.
     """
 
     kind: Literal["batch", "gap", "gone", "created-again", "cut-back"]
@@ -97,12 +97,20 @@ def held_by_kafka(
 
 def points_of(
     spans: Iterable[OffsetRange],
+    topic_ids: Mapping[TopicPartition, str],
     positions: Mapping[TopicPartition, int] = NO_POSITIONS,
     leader_epochs: Mapping[TopicPartition, int] = NO_POSITIONS,
 ) -> dict[TopicPartition, dict[int, int]]:
-    """Return partition → leader epoch → the highest offset of ``spans`` and ``positions`` that was chosen under this leader."""
+    """Return partition → leader epoch → the highest offset of ``spans`` and ``positions`` that was chosen under this leader.
+
+    Spans of a topic with another id than in ``topic_ids`` are omitted: the leaders of the new topic never led them.
+    """
     found: dict[TopicPartition, dict[int, int]] = {}
-    ends = [(span.tp, span.until_offset, span.leader_epoch) for span in spans]
+    ends = [
+        (span.tp, span.until_offset, span.leader_epoch)
+        for span in spans
+        if not _is_another(span.topic_id, topic_ids.get(span.tp, ""))
+    ]
     ends += [(tp, offset, leader_epochs.get(tp, -1)) for tp, offset in positions.items()]
     for tp, offset, epoch in ends:
         if epoch >= 0:
@@ -142,7 +150,8 @@ def lost_of(span: OffsetRange, held: Mapping[TopicPartition, Held]) -> list[Offs
     found = held.get(span.tp)
     if found is None or _is_another(span.topic_id, found.topic_id):
         return [span] if span.size else []
-    return without([span], [f"{span.tp}[{found.begin}, {max(found.begin, found.end_of(span.leader_epoch))})"])
+    end = max(found.begin, found.end_of(span.leader_epoch))
+    return without([span], [OffsetRange(span.topic, span.partition, found.begin, end)])
 
 
 def losses_at_positions(
@@ -151,25 +160,27 @@ def losses_at_positions(
     held: Mapping[TopicPartition, Held],
     kept: Kept = NOTHING_KEPT,
     leader_epochs: Mapping[TopicPartition, int] = NO_POSITIONS,
+    incarnations: Mapping[TopicPartition, int] = NO_POSITIONS,
 ) -> list[Loss]:
     """Return what the next batches cannot read.
 
     ``positions``, ``topic_ids``: of the stream's partitions, the ids as they were when the partitions began.
-    ``leader_epochs``: those under which the positions were chosen, as far as they are known. ``kept``: what the intake
-    has; the stream reads that first, and offsets before it are a gap. While the intake has records of a partition that was
-    deleted or created again, no loss of a whole partition is returned, because it would end the stream before it read them.
+    ``leader_epochs``: those under which the positions were chosen, as far as they are known. ``incarnations``: the numbers of
+    those that the positions are in, 1 if one is omitted. ``kept``: what the intake has; the stream reads that first, and
+    offsets before it are a gap. While the intake has records of a partition that was deleted or created again, no loss of a
+    whole partition is returned, because it would end the stream before it read them.
     """
     losses, rest = [], False
     for tp, position in sorted(positions.items()):
-        found = held.get(tp)
-        loss = _of_position(tp, position, topic_ids.get(tp, ""), leader_epochs.get(tp, -1), found)
+        found, incarnation = held.get(tp), incarnations.get(tp, 1)
+        loss = _of_position(tp, position, incarnation, topic_ids.get(tp, ""), leader_epochs.get(tp, -1), found)
         if loss is None:
             continue
         begin = next((begin for begin, until in kept.get(tp, ()) if until > position), None)
         if begin is None:
             losses.append(loss)
         elif begin > position:
-            label = str(OffsetRange(tp.topic, tp.partition, position, begin))
+            label = label_of(OffsetRange(tp.topic, tp.partition, position, begin), incarnation)
             message = f"{label}: Kafka dropped it before it was in a batch, and the intake's WAL begins at {begin}"
             losses.append(Loss("gap", label, message, goes_on_at=begin))
         else:
@@ -178,7 +189,7 @@ def losses_at_positions(
 
 
 def _of_position(
-    tp: TopicPartition, position: int, topic_id: str, leader_epoch: int, found: Held | None
+    tp: TopicPartition, position: int, incarnation: int, topic_id: str, leader_epoch: int, found: Held | None
 ) -> Loss | None:
     if found is None:
         return Loss("gone", str(tp), f"partition {tp}, which the stream reads at {position}, no longer exists")
@@ -192,7 +203,7 @@ def _of_position(
             message += f" to {end}, and has other records from there on"
         return Loss("cut-back", str(tp), message, goes_on_at=end, topic_id=found.topic_id)
     if position < found.begin:
-        label = str(OffsetRange(tp.topic, tp.partition, position, found.begin))
+        label = label_of(OffsetRange(tp.topic, tp.partition, position, found.begin), incarnation)
         message = f"{label}: Kafka dropped it before it was in a batch, and begins at {found.begin}"
         return Loss("gap", label, message, goes_on_at=found.begin)
     return None
@@ -210,7 +221,7 @@ def lacked_by_kafka(
     for loss in losses:
         if loss.kind == "cut-back":
             continue
-        tp = parse_span(loss.label).tp if loss.kind == "gap" else _partition(loss.label)
+        tp = parse_label(loss.label)[0].tp if loss.kind == "gap" else _partition(loss.label)
         until = loss.goes_on_at if loss.kind == "gap" else OFFSET_MAX
         found[tp] = OffsetRange(tp.topic, tp.partition, positions[tp], until, topic_ids.get(tp, ""))
     return found
@@ -237,16 +248,16 @@ def ends_through(
 
 def losses_of_batch(
     batch_id: int,
-    spans: Iterable[OffsetRange],
+    spans: Iterable[tuple[OffsetRange, int]],
     held: Mapping[TopicPartition, Held],
     also_lost: Callable[[list[OffsetRange]], list[OffsetRange]] = list,
 ) -> list[Loss]:
-    """Return what the batch cannot read of ``spans``.
+    """Return what the batch cannot read of ``spans``, each with its incarnation.
 
     ``also_lost``: returns those of the ranges that Kafka lacks that the intake lacks too.
     """
-    lost = [part for span in spans for part in lost_of(span, held)]
-    found = {str(part): part for part in also_lost(lost)}  # a window may contain a range twice
+    lost = [(part, incarnation) for span, incarnation in spans for part in also_lost(lost_of(span, held))]
+    found = {label_of(part, incarnation): part for part, incarnation in lost}  # a window may contain a range twice
     return [
         Loss("batch", label, f"{label} of batch {batch_id}: Kafka {_held_text(part, held)}", batch_id)
         for label, part in found.items()
@@ -263,10 +274,11 @@ def losses_of_state(
     waiting: list[tuple[Batch | ReplayedBatch, bool]] = [(batch, True) for batch in state.replaying.values()]
     waiting += [(batch, False) for batch in state.unfinished()]
     of_batches = [
-        losses_of_batch(batch.batch_id, without(spans_with_window(state, batch, replay), batch.lost), held, also_lost)
-        for batch, replay in waiting
+        losses_of_batch(batch.batch_id, _left(state, batch, replay), held, also_lost) for batch, replay in waiting
     ]
-    at_positions = losses_at_positions(positions(state), topic_ids(state), held, kept, leader_epochs(state))
+    at_positions = losses_at_positions(
+        positions(state), topic_ids(state), held, kept, leader_epochs(state), incarnations(state)
+    )
     return [*chain.from_iterable(of_batches), *at_positions]
 
 
@@ -274,16 +286,19 @@ def points_of_state(state: State) -> dict[TopicPartition, dict[int, int]]:
     """Return the points of all batches that have yet to run, and of the positions, as :func:`points_of`."""
     waiting: list[tuple[Batch | ReplayedBatch, bool]] = [(batch, True) for batch in state.replaying.values()]
     waiting += [(batch, False) for batch in state.unfinished()]
-    spans = chain.from_iterable(
-        without(spans_with_window(state, batch, replay), batch.lost) for batch, replay in waiting
-    )
-    return points_of(spans, positions(state), leader_epochs(state))
+    spans = (span for batch, replay in waiting for span, _ in _left(state, batch, replay))
+    return points_of(spans, partitions_of(state), positions(state), leader_epochs(state))
 
 
-def spans_with_window(state: State, batch: Batch | ReplayedBatch, replay: bool) -> list[OffsetRange]:
-    """Return what the job of ``batch`` may read: the ranges of its window and its own."""
-    before = [span for one in window(state, batch, replay) for span in without(one.spans, one.lost)]
-    return [*before, *batch.spans]
+def _left(state: State, batch: Batch | ReplayedBatch, replay: bool) -> list[tuple[OffsetRange, int]]:
+    """Return what the job of ``batch`` may read, each range with its incarnation: those of its window and its own, without
+    accepted losses."""
+    before = [
+        pair
+        for one in window(state, batch, replay)
+        for pair in without_lost(with_incarnations(one.spans, one.incarnations), one.lost)
+    ]
+    return without_lost([*before, *with_incarnations(batch.spans, batch.incarnations)], batch.lost)
 
 
 def partitions_of(state: State) -> dict[TopicPartition, str]:
@@ -314,6 +329,12 @@ def leader_epochs(state: State) -> dict[TopicPartition, int]:
     return {tp: part.leader_epoch for tp, part in known.items() if part is not None and part.leader_epoch >= 0}
 
 
+def incarnations(state: State) -> dict[TopicPartition, int]:
+    """Return the number of the incarnation that each position is in."""
+    known = {_partition(key): state.partitions.get(key) for key in state.next_offsets}
+    return {tp: part.incarnation.number if part is not None else 1 for tp, part in known.items()}
+
+
 def _partition(key: str) -> TopicPartition:
     topic, _, number = key.rpartition("/")
     return TopicPartition(topic, int(number))
@@ -328,7 +349,7 @@ def journal_losses(ask: Callable[[Request], object], losses: Iterable[Loss], tim
         if loss.kind == "batch":
             ask(AcceptLossRequest(batch_id=loss.batch_id, ranges=(loss.label,), cause=cause))
         elif loss.kind == "gap":
-            ask(SkipSpans((parse_span(loss.label),), time_ms, f"out-of-range, {cause}"))
+            ask(SkipSpans((parse_label(loss.label)[0],), time_ms, f"out-of-range, {cause}"))
         else:
             topic = loss.label.rpartition("/")[0]
             again = {loss.label: loss.goes_on_at} if loss.goes_on_at >= 0 else {}

@@ -20,9 +20,7 @@ COMMITTED = "read_committed"
 
 def kept_of(span: OffsetRange, wanted: Sequence[IncarnationSpan], covered: Cover) -> list[OffsetRange]:
     """Return the parts of ``span`` that blocks hold, in order. ``wanted``: the parts that were taken in."""
-    missing = [
-        str(OffsetRange(one.topic, one.partition, one.from_offset, one.until_offset)) for one in covered.uncovered
-    ]
+    missing = [OffsetRange(one.topic, one.partition, one.from_offset, one.until_offset) for one in covered.uncovered]
     parts = [OffsetRange(one.topic, one.partition, one.from_offset, one.until_offset, span.topic_id) for one in wanted]
     return without(parts, missing)
 
@@ -114,15 +112,15 @@ class KeptByIntake:
         left: list[OffsetRange] = []
         for span in spans:
             found = find_coverage(self._intake, span, self._isolation)
-            left += without([span], map(str, without(found.kept, self._unreadable(span, found))))
+            left += without([span], without(found.kept, self._unreadable(span, found)))
         return left
 
-    def _unreadable(self, span: OffsetRange, found: IntakeCoverage) -> Iterator[str]:
+    def _unreadable(self, span: OffsetRange, found: IntakeCoverage) -> Iterator[OffsetRange]:
         plan = read_plan(found.answer, self._access, headers=False)
         for part in found.parts:
             try:
                 read_part(part, plan, headers=False)
             except LostBlockError:
-                yield str(OffsetRange(span.topic, span.partition, *_bounds(part, span.tp)))
+                yield OffsetRange(span.topic, span.partition, *_bounds(part, span.tp))
             except UnreadableBlockError as error:
                 raise UnreachableError(str(error)) from None

@@ -82,7 +82,7 @@ def _read_from_wal(
         found = find_coverage(intake, lost, access.options.get("isolation.level", COMMITTED))
     finally:
         intake.close()
-    missing = without([lost], map(str, found.kept))
+    missing = without([lost], found.kept)
     if missing:
         ranges = ", ".join(map(str, missing))
         raise type(why)(f"{why}; and the WAL of stream {found.answer.stream} does not hold {ranges}") from None

@@ -37,7 +37,7 @@ from forebay.kafka.client.admin import KafkaAdmin
 from forebay.kafka.client.log_cuts import LeaderEnds, LogPoint
 from forebay.kafka.client.starting import Known, StartPosition, begin
 from forebay.kafka.consume.planning import limit_by_rates, spans, split_ranges
-from forebay.kafka.consume.spans import OffsetRange, without
+from forebay.kafka.consume.spans import OffsetRange, with_incarnations, without_lost
 from forebay.kafka.options.safe import SafeOptions
 from forebay.model.errors import RangeNotHeldError, UnknownTopicError, UnreachableError, UsageError
 from forebay.model.values import TopicPartition
@@ -152,18 +152,18 @@ class BatchPlanner:
         """
         progress = self._loop.ask(ReadProgress())
         known, ids, known_before = progress.positions, progress.topic_ids, progress.begun
-        epochs = progress.leader_epochs
+        epochs, numbers = progress.leader_epochs, progress.incarnations
         there = find_partitions(self._admin, self._strategy)
         held = held_by_kafka(self._admin, ids, there)
         for tp, found in held.items():
             self._led.see(tp, found.topic_id, found.end, found.leader_epoch)
-        points = points_of((), self._not_compared(held, known, epochs), epochs)
+        points = points_of((), ids, self._not_compared(held, known, epochs), epochs)
         held = compared(self._admin, held, ids, points, self._led)
-        losses = losses_at_positions(known, ids, held, leader_epochs=epochs)
+        losses = losses_at_positions(known, ids, held, leader_epochs=epochs, incarnations=numbers)
         lacks, kept = lacked_by_kafka(known, ids, losses), NOTHING_KEPT
         if self._kept is not None and lacks:
             kept = {tp: self._kept.kept(span) for tp, span in lacks.items()}
-            losses = losses_at_positions(known, ids, held, kept, epochs)
+            losses = losses_at_positions(known, ids, held, kept, epochs, numbers)
         self._handle_losses(losses, time_ms)
         self._compared = {tp: (held[tp].leader_epoch, known[tp]) for tp in known.keys() & held.keys()}
         # a deleted partition that exists again begins as a new one; others with a loss continue
@@ -253,17 +253,17 @@ class BatchPlanner:
         Uses a client of its own, because the batch timer uses the other one at the same time. Raises what Kafka has
         lost if the stream must not continue without it.
         """
-        asked = [span for one in (*work.past, work) for span in one.spans]
+        asked = [pair for one in (*work.past, work) for pair in with_incarnations(one.spans, one.incarnations)]
         if not asked:
             return False
-        partitions = {span.tp: span.topic_id for span in asked}
+        partitions = {span.tp: span.topic_id for span, _ in asked}
         try:
             with KafkaAdmin(
                 self._safe.options, timeout_seconds=self._timeout, client_id="forebay-direct-losses"
             ) as admin:
-                left = without(asked, work.lost)
+                left = without_lost(asked, work.lost)
                 held = held_by_kafka(admin, partitions, admin.partitions({tp.topic for tp in partitions}))
-                held = compared(admin, held, partitions, points_of(left), self._led)
+                held = compared(admin, held, partitions, points_of((span for span, _ in left), partitions), self._led)
             losses = losses_of_batch(work.batch_id, left, held, self._also_lost)
         except UnreachableError as error:
             log.warning(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from direct.checkpoint.losses import leader_epochs, positions, topic_ids
+from direct.checkpoint.losses import incarnations, leader_epochs, positions, topic_ids
 from direct.stream.cursor import ranges_to_keep
 from driver.journal.state import State
 from driver.journal.state_parts import LearnedRate
@@ -18,13 +18,15 @@ class StreamProgress:
     """Where a direct stream is.
 
     ``positions``: the offset of each partition at which the next batch begins. ``topic_ids``: as they were when the partitions
-    began. ``leader_epochs``: those under which the positions were chosen, as far as they are known. ``learned``: the rate at
-    which the job takes records; None: not known. ``begun``: whether partitions have begun.
+    began. ``leader_epochs``: those under which the positions were chosen, as far as they are known. ``incarnations``: the
+    numbers of those that the positions are in. ``learned``: the rate at which the job takes records; None: not known.
+    ``begun``: whether partitions have begun.
     """
 
     positions: dict[TopicPartition, int]
     topic_ids: dict[TopicPartition, str]
     leader_epochs: dict[TopicPartition, int]
+    incarnations: dict[TopicPartition, int]
     learned: LearnedRate | None
     begun: bool
 
@@ -34,7 +36,9 @@ class ReadProgress(Read[StreamProgress]):
     """The request for a :class:`StreamProgress`."""
 
     def read(self, state: State) -> StreamProgress:
-        return StreamProgress(positions(state), topic_ids(state), leader_epochs(state), state.learned, state.created)
+        return StreamProgress(
+            positions(state), topic_ids(state), leader_epochs(state), incarnations(state), state.learned, state.created
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

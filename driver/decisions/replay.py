@@ -16,7 +16,7 @@ from driver.journal.history import FinishedBatch, finished
 from driver.journal.state import State, is_void
 from driver.journal.state_parts import Rebuild
 from driver.journal.transitions.keyed_states import is_readable_before
-from forebay.kafka.consume.spans import OffsetRange, without
+from forebay.kafka.consume.spans import OffsetRange, with_incarnations, without_lost
 from forebay.model.errors import RefusedError
 from forebay.model.identifiers import count_of
 from forebay.model.values import Block
@@ -226,7 +226,8 @@ def _held(state: State, batch: FinishedBatch) -> bool:
 
 def _in_kafka(batch: FinishedBatch, held_in_kafka: HeldInKafka) -> bool:
     """Whether Kafka still has all spans of a direct stream's batch, except those accepted as lost."""
-    return all(map(held_in_kafka, without(batch.spans, batch.lost)))
+    spans = without_lost(with_incarnations(batch.spans, batch.incarnations), batch.lost)
+    return all(held_in_kafka(span) for span, _ in spans)
 
 
 def _is_kept(state: State, block: Block) -> bool:

@@ -13,7 +13,7 @@ from driver.journal.state import State
 from driver.listeners.offsets import batch_ranges
 from driver.tracker.requests import Ask, Read
 from forebay import messages as m
-from forebay.kafka.consume.spans import OffsetRange
+from forebay.kafka.consume.spans import OffsetRange, with_incarnations
 from forebay.model.errors import RefusedError, UsageError
 from forebay.model.numbers import whole_number
 from forebay.model.values import Block
@@ -143,7 +143,7 @@ class ReadContent(Read["BatchContent | None"]):
         return BatchContent(
             tasks=batch.tasks,
             blocks=tuple(state.blocks[block_id] for task in batch.tasks for block_id in task),
-            spans=tuple(zip(batch.spans, batch.incarnations or (1,) * len(batch.spans), strict=True)),
+            spans=tuple(with_incarnations(batch.spans, batch.incarnations)),
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 
 import msgspec
@@ -10,7 +9,7 @@ import msgspec
 from driver.journal.block_index import Place
 from driver.journal.statistics import BatchStatistics
 from driver.journal.versions import StateCommit
-from forebay.kafka.consume.spans import OffsetRange
+from forebay.kafka.consume.spans import OffsetRange, with_incarnations
 from forebay.model.bounds import LeaderEpoch, Number, Offset, OffsetOrNone, PartitionNumber
 from forebay.model.values import Gap, TopicPartition
 from forebay.model.wire import WIRE_NAMES
@@ -172,7 +171,7 @@ class Batch(msgspec.Struct, rename=WIRE_NAMES):
     @property
     def spans_with_incarnations(self) -> Iterator[tuple[OffsetRange, int]]:
         """Return each span of the batch with its incarnation."""
-        return zip(self.spans, self.incarnations or itertools.repeat(1), strict=False)
+        return with_incarnations(self.spans, self.incarnations)
 
 
 class JointBatch(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import chain, repeat
+from itertools import chain
 from typing import TypeAlias
 
 import msgspec
@@ -13,7 +13,7 @@ from driver.journal import events as ev
 from driver.journal.history import FinishedRange, merge, ranges_of_spans
 from driver.journal.state import State
 from driver.listeners.events import BatchSubmitted, Happened
-from forebay.kafka.consume.spans import OffsetRange
+from forebay.kafka.consume.spans import OffsetRange, with_incarnations
 from forebay.messages import BatchRange
 from forebay.model.values import Block, BlockRange
 
@@ -96,7 +96,7 @@ def submitted_offsets(state: State, event: ev.Event) -> Mapping[int, SubmittedOf
                 batch.batch_id: SubmittedOffsets(
                     blocks=state.blocks,
                     tasks=batch.tasks,
-                    spans=tuple(zip(batch.spans, batch.incarnations or repeat(1), strict=False)),
+                    spans=tuple(with_incarnations(batch.spans, batch.incarnations)),
                 )
                 for batch in event.batches
             }

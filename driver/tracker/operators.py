@@ -15,7 +15,7 @@ from driver.tracker.partitions.writers import Writers
 from driver.tracker.receivers import Receivers
 from driver.tracker.requests import EndHold, HoldForReset, Reset, said_by
 from forebay import messages as m
-from forebay.kafka.consume.spans import is_inside
+from forebay.kafka.consume.spans import is_inside, label_of, with_incarnations
 from forebay.model.errors import RefusedError, UsageError
 from forebay.model.identifiers import is_reserved
 from forebay.model.values import TopicPartition
@@ -164,8 +164,8 @@ class Operators:
         reach = (*window(state, batch, again is not None), batch)
         block_ids = [block_id for one in reach for task in one.tasks for block_id in task]
         labels = {r.label for b in block_ids for r in state.blocks[b].meta.ranges}
-        spans = [span for one in reach for span in one.spans]
-        labels |= set(map(str, spans))
+        spans = [pair for one in reach for pair in with_incarnations(one.spans, one.incarnations)]
+        labels |= {label_of(span, incarnation) for span, incarnation in spans}
         unknown = [label for label in request.ranges if label not in labels and not (spans and is_inside(label, spans))]
         if unknown or not request.ranges:
             raise UsageError(

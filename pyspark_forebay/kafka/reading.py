@@ -51,7 +51,7 @@ def read_span(options: SourceOptions, span: OffsetRange) -> Iterator[pa.RecordBa
             if left == span:
                 raise  # Kafka holds all of it, so nothing is lost, and Spark may retry the task
             rest = part_of(span, position, span.until_offset)
-            lost = ", ".join(map(str, without([rest], [] if left is None else [str(left)]))) or "nothing"
+            lost = ", ".join(map(str, without([rest], [] if left is None else [left]))) or "nothing"
             _log.warning("%s. failOnDataLoss is false: continuing with the remaining records. Lost: %s", error, lost)
             if left is None:
                 return

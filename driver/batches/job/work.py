@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, repeat
+from itertools import chain
 
 from driver.batches.job.keyed_state import KeyedState
 from driver.batches.tasks.decoding import DeadLetterPlan
 from driver.journal.state_parts import JointBatch
 from driver.journal.versions import StateVersion
 from forebay.kafka.consume.planning import sizes
-from forebay.kafka.consume.spans import OffsetRange, without
+from forebay.kafka.consume.spans import OffsetRange, with_incarnations, without_lost
 from forebay.model.identifiers import timeline_of
 from forebay.model.values import BlockRange
 from forebay.settings.schema import DriverSettings
@@ -117,14 +117,12 @@ class BatchWork:
 def spans_without(
     spans: Iterable[OffsetRange], incarnations: Iterable[int], lost: Collection[str]
 ) -> tuple[tuple[OffsetRange, ...], tuple[int, ...]]:
-    """Remove the ranges ``lost`` from ``spans`` (as ``forebay.kafka.consume.spans.without``). Return each remaining part with
-    its incarnation.
+    """Remove the ranges ``lost`` from ``spans`` (as ``forebay.kafka.consume.spans.without_lost``). Return each remaining part
+    with its incarnation.
 
-    ``incarnations``: the incarnation of each span. Empty if an older release journalled the spans; then all are of the first
-    incarnation.
+    ``incarnations``: the incarnation of each span, as ``with_incarnations`` takes them.
     """
-    paired = zip(spans, chain(incarnations, repeat(1)), strict=False)
-    parts = [(part, incarnation) for span, incarnation in paired for part in without([span], lost)]
+    parts = without_lost(with_incarnations(spans, incarnations), lost)
     return tuple(part for part, _ in parts), tuple(incarnation for _, incarnation in parts)
 
 

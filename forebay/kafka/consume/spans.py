@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain, repeat
 
 import msgspec
 
@@ -73,6 +74,7 @@ def part_of(span: OffsetRange, begin: int, end: int) -> OffsetRange:
 _WRITTEN = re.compile(
     r"(?P<topic>[A-Za-z0-9._-]+)/(?P<partition>[0-9]{1,9})\[\s*(?P<begin>[0-9]{1,19})\s*,\s*(?P<end>[0-9]{1,19})\s*\)"
 )
+_INCARNATION = re.compile(r"(?P<span>.*\))\s*life\s*(?P<incarnation>[1-9][0-9]{0,8})", re.DOTALL)
 
 
 def parse_span(text: str) -> OffsetRange:
@@ -83,25 +85,63 @@ def parse_span(text: str) -> OffsetRange:
     return OffsetRange(match["topic"], int(match["partition"]), int(match["begin"]), int(match["end"]))
 
 
-def is_inside(label: str, spans: Iterable[OffsetRange]) -> bool:
-    """Return whether ``label`` is a range, not empty, and covered by ``spans``. Raises UsageError if it is not a range."""
-    wanted = parse_span(label)
-    return wanted.size > 0 and not without([wanted], map(str, spans))
+def label_of(span: OffsetRange, incarnation: int) -> str:
+    """Return the range as ``BlockRange.label`` writes it: it names an incarnation above 1, whose offsets are other records."""
+    return str(span) if incarnation == 1 else f"{span} life {incarnation}"
 
 
-def without(spans: Iterable[OffsetRange], lost: Iterable[str]) -> list[OffsetRange]:
-    """Return ``spans`` without the offsets of the ranges ``lost`` (in the form of ``str``), in order; none is empty."""
+def parse_label(text: str) -> tuple[OffsetRange, int]:
+    """Return the range and the incarnation of a result of :func:`label_of`. Raises UsageError for anything else.
+
+    Without an incarnation, as older releases wrote every label, it is the first one.
+    """
+    match = _INCARNATION.fullmatch(text.strip())
+    return (parse_span(text), 1) if match is None else (parse_span(match["span"]), int(match["incarnation"]))
+
+
+def with_incarnations(spans: Iterable[OffsetRange], incarnations: Iterable[int]) -> Iterator[tuple[OffsetRange, int]]:
+    """Return each span with its incarnation. Older releases stored no ``incarnations``: then all are of the first one."""
+    return zip(spans, chain(incarnations, repeat(1)), strict=False)
+
+
+def is_inside(label: str, spans: Iterable[tuple[OffsetRange, int]]) -> bool:
+    """Return whether ``label`` is a range, not empty, and covered by ``spans`` of its incarnation.
+
+    Raises UsageError if it is not a range.
+    """
+    wanted, incarnation = parse_label(label)
+    return wanted.size > 0 and not without([wanted], (span for span, number in spans if number == incarnation))
+
+
+def without(spans: Iterable[OffsetRange], removed: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return ``spans`` without the offsets of the ranges ``removed``, in order; none is empty.
+
+    All are of the same incarnations: use :func:`without_lost` if there may be several.
+    """
     left = [span for span in spans if span.size]
-    for gone in sorted((parse_span(label) for label in lost), key=lambda span: (span.tp, span.from_offset)):
-        left = [part for span in left for part in _apart(span, gone)]
+    for other in sorted(removed, key=lambda span: (span.tp, span.from_offset)):
+        left = [part for span in left for part in _apart(span, other)]
     return left
 
 
-def _apart(span: OffsetRange, gone: OffsetRange) -> list[OffsetRange]:
-    if span.tp != gone.tp or gone.until_offset <= span.from_offset or span.until_offset <= gone.from_offset:
+def without_lost(spans: Iterable[tuple[OffsetRange, int]], lost: Iterable[str]) -> list[tuple[OffsetRange, int]]:
+    """Return ``spans``, each with its incarnation, without the ranges that the labels ``lost`` name, in order; none is empty.
+
+    A label removes only offsets of its incarnation: in another one, the same offsets are other records.
+    """
+    paired = list(spans)
+    removed: dict[int, list[OffsetRange]] = {}
+    if paired:  # a batch of blocks has labels too, and no spans
+        for span, incarnation in map(parse_label, lost):
+            removed.setdefault(incarnation, []).append(span)
+    return [(part, number) for span, number in paired for part in without([span], removed.get(number, ()))]
+
+
+def _apart(span: OffsetRange, other: OffsetRange) -> list[OffsetRange]:
+    if span.tp != other.tp or other.until_offset <= span.from_offset or span.until_offset <= other.from_offset:
         return [span]
     ends = (
-        (span.from_offset, max(span.from_offset, gone.from_offset)),
-        (min(span.until_offset, gone.until_offset), span.until_offset),
+        (span.from_offset, max(span.from_offset, other.from_offset)),
+        (min(span.until_offset, other.until_offset), span.until_offset),
     )
     return [part_of(span, begin, end) for begin, end in ends if begin < end]

@@ -58,10 +58,10 @@ def test_lost_parts_of_a_range_are_exact(held: Held | None, lost: list[tuple[int
     span = OffsetRange("t", 0, 10, 20, "id", leader_epoch=3)
     found = lost_of(span, {} if held is None else {TP: held})
     assert [(part.from_offset, part.until_offset) for part in found] == lost
-    rest = without([span], map(str, found))
+    rest = without([span], found)
     assert sum(part.size for part in (*found, *rest)) == span.size
     assert {(part.topic_id, part.leader_epoch) for part in (*found, *rest)} == {("id", 3)}
-    assert [loss.label for loss in losses_of_batch(7, [span], {} if held is None else {TP: held})] == list(
+    assert [loss.label for loss in losses_of_batch(7, [(span, 1)], {} if held is None else {TP: held})] == list(
         map(str, found)
     )
 
@@ -157,9 +157,10 @@ def test_only_points_of_other_leaders_are_compared_with_the_log() -> None:
         OffsetRange("t", 0, 2, end, "id", leader_epoch=epoch)
         for end, epoch in ((4, 3), (8, 3), (5, 4), (9, 7), (9, -1))
     ]
-    points = points_of([*spans, OffsetRange("u", 0, 2, 8, "old", leader_epoch=3)], {TP: 9, other: 9}, {TP: 6})
+    ids = {TP: "id", other: "old"}
+    points = points_of([*spans, OffsetRange("u", 0, 2, 8, "old", leader_epoch=3)], ids, {TP: 9, other: 9}, {TP: 6})
     brokers = Brokers("id")
-    found = compared(brokers, held, {TP: "id", other: "old"}, points)  # type: ignore[arg-type]
+    found = compared(brokers, held, ids, points)  # type: ignore[arg-type]
     assert sorted(point for _, point in brokers.compared) == [LogPoint(5, 4), LogPoint(8, 3), LogPoint(9, 6)]
     assert {tp for tp, _ in brokers.compared} == {TP}
     assert found == {TP: Held("id", 3, 9, 7, {3: 5, 6: 5}), other: held[other]}
@@ -222,11 +223,9 @@ def test_error_class_of_losses_depends_on_their_kinds(kinds: tuple[Any, ...], er
 def test_label_of_a_range_is_parsed_and_other_text_is_refused() -> None:
     span = OffsetRange("a.b-c_d", 3, 5, 9)
     assert parse_span(str(span)) == parse_span("a.b-c_d/3[5,9)") == span
-    assert is_inside("t/0[5, 9)", [OffsetRange("t", 0, 0, 7), OffsetRange("t", 0, 7, 20)])
-    assert not is_inside("t/0[5, 21)", [OffsetRange("t", 0, 0, 20)]) and not is_inside(
-        "t/1[5, 9)", [OffsetRange("t", 0, 0, 20)]
-    )
-    assert not is_inside("t/0[5, 5)", [OffsetRange("t", 0, 0, 20)])
+    assert is_inside("t/0[5, 9)", [(OffsetRange("t", 0, 0, 7), 1), (OffsetRange("t", 0, 7, 20), 1)])
+    for label in ("t/0[5, 21)", "t/1[5, 9)", "t/0[5, 5)"):
+        assert not is_inside(label, [(OffsetRange("t", 0, 0, 20), 1)])
     for text in ("t/0", "t/0[5, 9]", "t/0[9, 5)", "../t/0[1, 2)", "t/0[1, 2) life 2"):
         with pytest.raises(UsageError):
             parse_span(text)

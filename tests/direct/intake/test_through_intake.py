@@ -143,7 +143,7 @@ def test_lost_partition_does_not_end_the_stream_while_another_has_kept_records()
 def test_batch_lacks_only_what_neither_kafka_nor_the_intake_has() -> None:
     span = OffsetRange("t", 0, 10, 40, "a")
     found = losses_of_batch(
-        7, [span], {TP: Held("a", 30, 90)}, lambda lost: [OffsetRange("t", 0, 10, 15)] if lost else []
+        7, [(span, 1)], {TP: Held("a", 30, 90)}, lambda lost: [OffsetRange("t", 0, 10, 15)] if lost else []
     )
     assert [loss.label for loss in found] == ["t/0[10, 15)"]
 

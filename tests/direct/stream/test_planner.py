@@ -41,7 +41,7 @@ class Stream:
 
     def ask(self, _: object) -> StreamProgress:
         at = {TP: 10, OTHER: 10}
-        return StreamProgress(at, dict.fromkeys(at, "id"), dict.fromkeys(at, 3), None, True)
+        return StreamProgress(at, dict.fromkeys(at, "id"), dict.fromkeys(at, 3), dict.fromkeys(at, 1), None, True)
 
     def partitions(self, topics: Iterable[str]) -> set[TopicPartition]:
         return {TP, OTHER}
