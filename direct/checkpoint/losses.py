@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Literal, TypeAlias
@@ -69,6 +70,18 @@ class Loss(msgspec.Struct, frozen=True, rename={"message": "words"}):
     topic_id: str = ""
 
 
+@contextlib.contextmanager
+def listed_partitions() -> Iterator[None]:
+    """Raise UnreachableError in place of UnknownTopicError: a broker has listed the partitions that the requests are about.
+
+    Another broker may not know a new topic yet, or the topic is being deleted. The next list of partitions will show it.
+    """
+    try:
+        yield
+    except UnknownTopicError as error:
+        raise UnreachableError(f"{error}, although a broker listed it; it may be new, or about to be deleted") from None
+
+
 def held_by_kafka(
     admin: KafkaAdmin, partitions: Mapping[TopicPartition, str], there: Collection[TopicPartition]
 ) -> dict[TopicPartition, Held]:
@@ -87,11 +100,9 @@ def held_by_kafka(
     wanted = [
         tp for tp, before in partitions.items() if tp in there or (ids[tp.topic] and before in ("", ids[tp.topic]))
     ]
-    try:
+    with listed_partitions():
         begins = admin.places(dict.fromkeys(wanted, "earliest"))
         ends = admin.log_ends(wanted)
-    except UnknownTopicError as error:  # the topic is being deleted: the next call will show it
-        raise UnreachableError(str(error)) from None
     return {tp: Held(ids[tp.topic], begins[tp], ends[tp].offset, ends[tp].leader_epoch) for tp in wanted}
 
 
@@ -140,9 +151,11 @@ def compared(
     cuts: dict[TopicPartition, dict[int, int]] = {}
     while left := {tp: own for tp, own in left.items() if own}:  # one point of a partition at a time
         asked = {tp: led.point(tp, offset, epoch) for tp, own in left.items() for epoch, offset in [own.popitem()]}
-        for tp, cut in admin.cuts(asked).items():
+        with listed_partitions():
+            found = admin.cuts(asked)
+        for tp, cut in found.items():
             cuts.setdefault(tp, {})[asked[tp].leader_epoch] = max(cut, held[tp].begin)
-    return {tp: replace(found, cuts=cuts[tp]) if tp in cuts else found for tp, found in held.items()}
+    return {tp: replace(own, cuts=cuts[tp]) if tp in cuts else own for tp, own in held.items()}
 
 
 def lost_of(span: OffsetRange, held: Mapping[TopicPartition, Held]) -> list[OffsetRange]:

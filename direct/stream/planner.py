@@ -20,6 +20,7 @@ from direct.checkpoint.losses import (
     held_by_kafka,
     journal_losses,
     lacked_by_kafka,
+    listed_partitions,
     losses_at_positions,
     losses_error,
     losses_of_batch,
@@ -39,7 +40,7 @@ from forebay.kafka.client.starting import Known, StartPosition, begin
 from forebay.kafka.consume.planning import limit_by_rates, spans, split_ranges
 from forebay.kafka.consume.spans import OffsetRange, with_incarnations, without_lost
 from forebay.kafka.options.safe import SafeOptions
-from forebay.model.errors import RangeNotHeldError, UnknownTopicError, UnreachableError, UsageError
+from forebay.model.errors import RangeNotHeldError, UnreachableError, UsageError
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock
 
@@ -124,13 +125,11 @@ class BatchPlanner:
         begins, ids, learned = progress.positions, progress.topic_ids, progress.learned
         through = {tp: end for tp, end in ends_through(begins, lacks, kept).items() if tp in begins}
         new = begins.keys() - held.keys() - through.keys()
-        try:
+        with listed_partitions():
             points = {
                 **self._admin.log_ends(new),
                 **{tp: LogPoint(held[tp].end, held[tp].leader_epoch) for tp in begins.keys() & held.keys()},
             }
-        except UnknownTopicError as error:  # the topic is being deleted: the next plan will show it
-            raise UnreachableError(str(error)) from None
         ends = {**{tp: point.offset for tp, point in points.items()}, **through}
         self.ends = ends
         rate = 0.0
@@ -170,7 +169,7 @@ class BatchPlanner:
         gone = {loss.label for loss in losses if loss.kind == "gone"}
         new = {tp for tp in there - known.keys() if str(tp) not in gone}
         if not known_before or new:
-            self._begin_partitions(new, known if known_before else None, time_ms)
+            self._begin_partitions(new, known if known_before else None, ids, time_ms)
         return held, lacks, kept
 
     def _not_compared(
@@ -187,23 +186,36 @@ class BatchPlanner:
         }
 
     def _begin_partitions(
-        self, new: set[TopicPartition], checkpoint: dict[TopicPartition, int] | None, time_ms: int
+        self,
+        new: set[TopicPartition],
+        checkpoint: dict[TopicPartition, int] | None,
+        known_ids: Mapping[TopicPartition, str],
+        time_ms: int,
     ) -> None:
-        """Journal where the partitions ``new`` begin. ``checkpoint``: the known positions, None in a new checkpoint."""
-        admin, group = self._admin, self._safe.group
-        known = Known(
-            checkpoint=checkpoint,
-            given=self._strategy.offsets,
-            committed=self._committed(new - self._strategy.offsets.keys()) if group and checkpoint is None else {},
-            group=group,
-        )
+        """Journal where the partitions ``new`` begin. ``checkpoint``: the known positions, None in a new checkpoint.
+        ``known_ids``: the ids of the topics that the stream reads already.
+
+        Raises UnreachableError, also if a broker does not know one of them, or if a topic is created again meanwhile.
+        """
+        admin, given, topics = self._admin, self._strategy.offsets, {tp.topic for tp in new}
         if checkpoint is None:
             self._check_names(new)
-        begun = begin(admin, new, known, self._safe.reset)
+        ids = admin.topic_ids(topics)
+        with listed_partitions():
+            committed = self._committed(new - given.keys()) if self._safe.group and checkpoint is None else {}
+            known = Known(checkpoint=checkpoint, given=given, committed=committed, group=self._safe.group)
+            begun = begin(admin, new, known, self._safe.reset)
+        again = admin.topic_ids(topics)
+        # without its id, the stream would not notice that a topic is created again
+        if again != ids or (any({*ids.values(), *known_ids.values()}) and not all(ids.values())):
+            names = ", ".join(sorted(topics))
+            raise UnreachableError(
+                f"brokers do not agree about topics {names} yet; they may be new, or about to be deleted"
+            )
         self._log_positions(begun)
         causes = "; ".join(sorted({position.why for position in begun.values()}))
         offsets = {str(tp): position.offset for tp, position in begun.items()}
-        self._loop.ask(BeginSpans(offsets, admin.topic_ids({tp.topic for tp in new}), time_ms, causes))
+        self._loop.ask(BeginSpans(offsets, ids, time_ms, causes))
 
     def _committed(self, partitions: set[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offsets that the group has committed, or where Kafka cut the log back below them since.
