@@ -231,7 +231,7 @@ class Health:
         managed = {receiver.receiver_id for receiver in tracker.managed.status(now)}
         for receiver in tracker.state.receivers.values():
             name = receiver.receiver_id
-            if is_reserved(name) or not receiver.instance_id or name in managed:
+            if is_reserved(name) or not receiver.instance_id:
                 continue
             latest = tracker.receiver_heartbeats.get(name)
             if latest is None and name not in owners:
@@ -239,7 +239,8 @@ class Health:
             heartbeat_at = latest.at if latest is not None else self._since
             silent = now - heartbeat_at
             drained = latest is not None and latest.heartbeat.state == "draining"
-            if silent > timeout and not drained and not self._is_forgotten(name, heartbeat_at):
+            gone = silent > timeout and not drained and name not in managed  # those are started again elsewhere
+            if gone and not self._is_forgotten(name, heartbeat_at):
                 findings.add(
                     "receiver-gone",
                     f"receiver {name} on host {receiver.host} has sent no heartbeat for {silent:.0f} s",

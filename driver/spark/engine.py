@@ -222,6 +222,9 @@ class SparkJobs(ABC):
                     f"Spark can't start: the cluster of spark.'spark.master' = \"{master}\" did not accept the application; "
                     "check that its master runs and can be reached. Spark's own lines before this one name the reason"
                 ) from error
+            if isinstance(error, OSError) or "JAVA_GATEWAY_EXITED" in str(error):
+                # as for lack of memory; a later start may succeed
+                raise EngineLostError(f"Spark can't start: {error}") from error
             raise UsageError(f"Spark can't start: {error}") from error
         finally:
             if on_interrupt is not None and threading.current_thread() is threading.main_thread():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import socket
 import threading
@@ -29,6 +30,11 @@ from forebay.security.access import OPEN, Guard
 
 #: interval between two checks of unused certificates, in turns of the serving loop (0.1 s)
 _CERTIFICATE_TICKS = 600
+
+
+#: errors of the system that a person must correct; after others, such as an address that is not configured yet, a later start
+#: may succeed
+_PORT_REFUSED = frozenset({errno.EADDRINUSE, errno.EACCES, errno.EPERM})
 
 
 class PortInUse(UsageError):
@@ -126,7 +132,8 @@ class Server:
         )
 
     def __enter__(self) -> Server:
-        """Raises PortInUse, a UsageError, for a port that is in use; SettingsError for invalid tokens or certificates."""
+        """Raises PortInUse, a UsageError, for a port that is in use or not allowed; UnreachableError if the system cannot listen
+        there now, as while the address is not configured yet; SettingsError for invalid tokens or certificates."""
         context = self._guard.tls()
         if (context is not None) != (self._scheme == "https"):
             reason = (
@@ -143,9 +150,14 @@ class Server:
             bound.bind((self._config.host, self._config.port))
         except OSError as error:
             bound.close()
+            where = f"cannot listen on {self._config.host}:{self._config.port}"
+            if error.errno not in _PORT_REFUSED:
+                raise UnreachableError(
+                    f"{where} ({error.strerror or error}); if this lasts, correct the url, the host's name or its address"
+                ) from None
             raise PortInUse(
-                f"cannot listen on {self._config.host}:{self._config.port}: the port is in use or not allowed "
-                f"({error.strerror or error}); stop the process that uses it, or set another url"
+                f"{where}: the port is in use or not allowed ({error.strerror or error}); stop the process that uses it, or "
+                "set another url"
             ) from None
         host, port = bound.getsockname()[:2]
         try:

@@ -91,6 +91,9 @@ class _CustomSource(ABC):
         self._listener: RebalanceListener | None = None
         self._owned: frozenset[TopicPartition] = frozenset()
         self._paused: set[TopicPartition] = set()
+        self._to_forget: set[TopicPartition] = (
+            set()
+        )  # the user's class has not forgotten them yet: it raised RetryLater
         self._deal_at = 0.0
         self._delay = _Delay(clock)
         self._commit_errors: dict[TopicPartition, str] = {}
@@ -199,7 +202,7 @@ class _CustomSource(ABC):
 
     def _deal(self) -> None:
         now = self._clock.monotonic()
-        if now < self._deal_at:
+        if now < self._deal_at and not self._to_forget:
             return
         self._deal_at = now + self._settings.kafka.discovery_interval
         try:
@@ -213,8 +216,12 @@ class _CustomSource(ABC):
         gone, come = sorted(self._owned - found), sorted(found - self._owned)
         if gone:
             self._listener.revoked(gone)  # they stay this receiver's until this returns (rule 6)
-            self._forget(gone)
+            self._owned = self._owned.difference(gone)
             self._paused.difference_update(gone)
+            self._to_forget.update(gone)
+        if self._to_forget:
+            self._forget(sorted(self._to_forget))
+            self._to_forget.clear()
         self._owned = found
         if come:
             self._listener.assigned(come)

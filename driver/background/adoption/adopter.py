@@ -20,6 +20,7 @@ from forebay.model.errors import (
     MissingKeyError,
     NewerVersionError,
     SettingsError,
+    SourceError,
     StoreError,
     TurnedAwayError,
     UnreachableError,
@@ -114,7 +115,7 @@ class Adopter:
             epochs: list[EndedEpoch] = yield ReadEpochs()
             yield "search"  # every writer of these partitions was settled before
             found = self._search.find(ready, epochs)
-        except (StoreError, UnreachableError, NewerVersionError) as error:
+        except (StoreError, UnreachableError, NewerVersionError, SourceError) as error:
             for search in ready:
                 yield from self._block_adoption(search, str(error))
             return BLOCKED_SECONDS

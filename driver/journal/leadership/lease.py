@@ -273,8 +273,7 @@ class LeaseKeeper:
 
     def stop(self) -> None:
         """End the renewal and the lease. Raises StoreError."""
-        self._stopping.set()
-        self._thread.join()
+        self.abandon()
         self.end()
 
     def end(self) -> None:
@@ -290,7 +289,8 @@ class LeaseKeeper:
     def abandon(self) -> None:
         """Stop renewing and leave the lease as it is: it is a newer driver's, or becomes stale."""
         self._stopping.set()
-        self._thread.join()
+        if self._thread.ident is not None:  # the first write may have failed
+            self._thread.join()
 
     def _run(self) -> None:
         while not self._stopping.wait(self._lease.duration_seconds / 3):
@@ -299,7 +299,7 @@ class LeaseKeeper:
                 if current is not None and current.epoch > self._lease.epoch:
                     newer = f"another driver leads stream {self._stream!r}: its epoch is {current.epoch:x}"
                     self._superseded(FencedError(f"{newer}, this driver's is {self._lease.epoch:x}"))
-                    return
+                    continue  # a driver that is still composing its parts ends at the next turn
                 self.renew()
             except StoreError as error:
                 log.warning("cannot renew the lease: %s", error)

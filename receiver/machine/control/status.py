@@ -38,7 +38,7 @@ class Status:
             return "draining"
         if not self.registration.epoch:
             return "starting"
-        held_up = self.contact.silence or self.stores.held_up
+        held_up = self.contact.silence or self.stores.held_up or self.topic_check.obstacle
         return "waiting" if held_up or not self.partitions else "active"
 
     @property

@@ -43,10 +43,10 @@ class Stores:
         return f"{self._store} does not take blocks, polling is paused: {self._away}" if self._away else ""
 
     def advance(self, now: float) -> None:
-        """End the process if a store hangs. A store that fails reports it; one that hangs does not, so this is the limit of
-        the wait (INV-6)."""
+        """End the process if a store hangs. A store that fails or lacks space reports it again and again; one that hangs does
+        not, so this is the limit of the wait (INV-6)."""
         waiting = self.sealed.first_not_stored()
-        if waiting is None or self._no_space:
+        if waiting is None:
             return
         silence = now - max(waiting.sealed_at, self._answered_at)
         if silence > STORE_PATIENCE * self.settings.store_timeout:

@@ -326,6 +326,20 @@ def test_managed_receiver_that_is_silent_is_named_by_its_agent_alone() -> None:
     ]
 
 
+def test_managed_receiver_that_takes_in_no_records_is_a_problem_with_its_message() -> None:
+    """Its process runs, so its agent has nothing to say."""
+    t = Tracked()
+    health, _ = running(t)
+    managed = Managed(t)
+    managed.say(state="active")
+    name = managed.receiver.receiver_id
+    epoch = t.register(name, "i2")
+    beat(t, epoch, "waiting", "no space in the WAL: 0 bytes are free", receiver=name)
+    health.look(wait(t, 1))
+    (problem,) = health.look(wait(t, 6)).problems
+    assert problem.cause == f"receiver {name} on host h1 takes in no records: no space in the WAL: 0 bytes are free"
+
+
 def test_managed_receiver_that_ends_repeatedly_is_a_problem_immediately_and_one_that_starts_is_not() -> None:
     t = Tracked()
     health, _ = running(t)

@@ -61,6 +61,15 @@ def test_take_over_that_can_not_listen_leaves_the_running_driver_alone(settings:
         assert job.enough.wait(30)
 
 
+@pytest.mark.parametrize("host", ["203.0.113.7", "driver.invalid"], ids=["not configured yet", "no name service yet"])
+def test_address_that_this_machine_does_not_have_yet_is_tried_again_by_a_supervisor(
+    settings: Configure, host: str
+) -> None:
+    with pytest.raises(UnreachableError, match=f"cannot listen on {host}") as caught:
+        IngestContext(None, settings(url=f"http://{host}:7080")).foreach_batch(Collecting(1))
+    assert caught.value.exit_code != UsageError.exit_code
+
+
 def test_a_driver_whose_wal_belongs_to_a_rebuilt_journal_is_fenced_though_its_own_journal_does_not_show_it(
     settings: Configure, tmp_path: Path
 ) -> None:

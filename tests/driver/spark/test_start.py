@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import pytest
 from pyspark import SparkContext
+from pyspark.errors import PySparkRuntimeError
 
 from driver.spark import ends
 from driver.spark import engine as spark_engine
@@ -103,3 +105,19 @@ def test_spark_that_ends_while_the_code_is_sent_is_lost(monkeypatch: pytest.Monk
         EngineLostError if lost else RuntimeError, match=f"^{lost} while it started$" if lost else "stopped"
     ):
         jobs.start()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={}),
+    ],
+    ids=["no memory for a process", "gateway ended"],
+)
+def test_lack_of_memory_at_the_start_is_tried_again_by_a_supervisor(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(EngineLostError, match="Spark can't start") as caught:
+        start(monkeypatch, error)
+    assert caught.value.exit_code == 1

@@ -94,6 +94,7 @@ def test_topic_ids_are_read_after_the_last_poll_of_a_block_and_before_its_report
     assert [block.meta.sequence for block in stage.one(act.Report).message.blocks] == [1]  # the second was polled later
     stage.tell(inp.BrokerFailed(stage.one(act.CheckTopicIds).request, "no answer"))
     assert "no answer" in stage.machine.detail, "the status shows why blocks wait (INV-5)"
+    assert stage.machine.state == "waiting", "and the driver makes a problem of it, if it lasts"
     stage.wait(0.5)
     stage.one(act.CheckTopicIds)
 

@@ -92,6 +92,21 @@ def test_retry_later_delays_the_next_call_and_is_shown() -> None:
     assert adapter.poll(1, 0) and adapter.last_error == ""
 
 
+def test_partition_that_returns_before_it_could_be_forgotten_is_assigned_again() -> None:
+    own = Lists(10)
+    adapter, listener, clock = reliable(own)
+    adapter.poll(1, 0)
+    kept = own.lists.pop(B.topic)
+    own.fails["forget"] = RetryLater("its file is locked")
+    clock.now += 31
+    adapter.poll(1, 0)
+    assert listener.calls[-1] == ("revoked", [B]) and adapter.last_error.endswith("its file is locked")
+    own.lists[B.topic] = kept
+    clock.now += 1  # long before the next look at the partitions
+    adapter.poll(1, 0)
+    assert listener.calls[-1] == ("assigned", [B]) and own.forgotten == [B.topic]
+
+
 def test_partition_that_cannot_be_opened_yet_does_not_delay_others() -> None:
     own = Lists(4)
     adapter, _, clock = reliable(own)

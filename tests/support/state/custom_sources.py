@@ -58,6 +58,7 @@ class Lists(ReliableSource):
         self.acknowledged.update(positions)
 
     def forget(self, partitions: Sequence[str]) -> None:
+        self._fail("forget")
         self.forgotten += partitions
 
     def end_offset(self, partition: str) -> int:

@@ -9,12 +9,13 @@ import pytest
 
 from driver.background import adoption
 from driver.background.adoption import AdoptionThread, adopter
+from driver.background.adoption.adopter import BLOCKED_SECONDS
 from driver.decision_loop.loop import GROWING
 from driver.journal import events as ev
 from driver.journal.state import ADOPTER
 from driver.tracker.requests import Request
 from forebay import messages as m
-from forebay.model.errors import OutOfSpaceError, TurnedAwayError, UnreachableError
+from forebay.model.errors import OutOfSpaceError, SourceError, TurnedAwayError, UnreachableError
 from tests.support.state.orphans import Stream
 from tests.support.state.tracked import STREAM, fault, tp
 from wal.segments import layout
@@ -59,6 +60,26 @@ def test_a_report_that_comes_before_the_claim_is_not_repeated_from_the_wal() -> 
     t.round()
     assert not t.adopted()
     assert (t.partition.position, t.partition.owner) == (40, "")
+
+
+@pytest.mark.parametrize("error", [SourceError("identity(): no route to host"), UnreachableError("no answer")])
+def test_source_that_cannot_name_its_topics_delays_the_adoption(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver goes on: otherwise each start would end at the fault, which is in the journal."""
+    t = Stream(on_gap="record")
+    t.faulted()
+    adopter = t.new_adopter("d2")
+
+    def fails(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(adopter._search, "find", fails)
+        assert t.round(adopter) == BLOCKED_SECONDS
+    assert not t.partition.gaps
+    t.round(adopter)
+    assert t.partition.gaps
 
 
 def test_no_receiver_gets_a_partition_while_it_is_adopted() -> None:

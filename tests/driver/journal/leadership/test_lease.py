@@ -28,7 +28,7 @@ from driver.journal.leadership.lease import (
     wait_until_stale,
 )
 from driver.journal.leadership.processes import process_start
-from forebay.model.errors import FencedError, StoreError
+from forebay.model.errors import FencedError, OutOfSpaceError, StoreError
 from forebay.process.clock import ManualClock, SystemClock
 from wal.storage import MemoryStorage
 from wal.storage.local import LocalStorage
@@ -133,6 +133,20 @@ def test_a_standby_restarts_its_watch_after_a_store_outage() -> None:
     assert [at - begun for at in looks] == [0, 6, 12, 18]
 
 
+def test_a_lease_that_could_not_be_written_ends_without_another_error() -> None:
+    """Otherwise a standby would end, which tries again when a full store has space."""
+
+    class Full(MemoryStorage):
+        def replace(self, path: str, data: Any) -> None:
+            raise OutOfSpaceError("the disk is full")
+
+    keeper = LeaseKeeper(Full("memory://full"), "s", 1, owner="one", url="", duration_seconds=30.0)
+    with pytest.raises(OutOfSpaceError):
+        keeper.start()
+    keeper.abandon()
+    keeper.stop()
+
+
 def test_a_driver_that_finds_the_lease_of_a_newer_epoch_learns_that_it_is_fenced() -> None:
     """INV-4: it may have nothing to write, and would answer heartbeats for ever."""
     storage = MemoryStorage("memory://superseded")
@@ -151,6 +165,8 @@ def test_a_driver_that_finds_the_lease_of_a_newer_epoch_learns_that_it_is_fenced
     newer = LeaseKeeper(storage, "s", 2, owner="newer", url="", duration_seconds=30.0)
     newer.start()
     assert notified.wait(30)
+    notified.clear()
+    assert notified.wait(30), "again: at the first time it may be composing its parts, and can't end yet"
     newer.stop()
     older.abandon()
     assert "epoch is 2" in str(found[0])
