@@ -47,12 +47,26 @@ class Port:
 @dataclass(slots=True)
 class Offer:
     """A follower's batch that waits for the leader. ``used_by``: the leader's batch whose job has it; 0: none. ``fate``: how that
-    batch ended; None: it has not. ``error``: why the job could not read it."""
+    batch ended; None: it has not. ``error``: why the job could not read it. ``output``: the output whose run got it last.
+    ``done``: the number of results that the outputs noted that are done."""
 
     batch: Batch
     used_by: int = 0
     fate: Fate | None = None
     error: UnreadableBlockError | None = None
+    output: str = ""
+    done: int = 0
+
+    def run_with(self, leading: Batch, run: int) -> Batch:
+        """Return the batch for one run of the job of ``leading``, without the results that a failed run has noted: output helpers
+        would refuse to write the batch again."""
+        written = self.batch._work.written
+        if self.output in leading._work.outputs:
+            self.done = len(written)
+        del written[self.done :]
+        self.output = leading._work.output
+        self.used_by = leading.id
+        return self.batch._beside(leading, run)
 
 
 class JointStreams:
@@ -167,10 +181,8 @@ class JointStreams:
             taken = {stream: offer for stream, offer in offers.items() if offer is not None}
             if len(taken) < len(offers):
                 return None
-            for offer in taken.values():
-                offer.used_by = leading.id
             run = next(self._runs)  # names the run's dead letters, also if the leader's driver has started again
-            return {stream: offer.batch._beside(leading, run) for stream, offer in taken.items()}
+            return {stream: offer.run_with(leading, run) for stream, offer in taken.items()}
 
     def _offered(self, stream: str, batch_id: int) -> Offer | None:
         offer = self._offers.get(stream)
