@@ -15,7 +15,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from driver.batches.job.keyed_state import LocalShards
 from forebay.process.worker_process import freeze_modules
-from wal.keyed.schema import DELETED, as_table
+from wal.keyed.schema import DELETED, StateSchema
 from wal.keyed.shard import Shards, ShardWritten, StatePlan, UpdateFunction
 from wal.keyed.tasks import SHARD, ShardReader, numbered, with_keys
 
@@ -33,9 +33,9 @@ class SparkShards(LocalShards):
         if not isinstance(rows, DataFrame) and not isinstance(deleted, DataFrame):
             return super().write(plan, rows, deleted)
         schema = plan.schema
-        marked = self._frame(rows, schema.columns).withColumn(DELETED, lit(False))
+        marked = self._frame(rows, schema, schema.columns, "the rows").withColumn(DELETED, lit(False))
         if deleted is not None:
-            keys = self._frame(deleted, schema.keys).withColumn(DELETED, lit(True))
+            keys = self._frame(deleted, schema, schema.keys, "the keys to delete").withColumn(DELETED, lit(True))
             marked = marked.unionByName(keys, allowMissingColumns=True)
 
         def write(shards: Shards, shard: int, table: pa.Table) -> ShardWritten:
@@ -70,11 +70,13 @@ class SparkShards(LocalShards):
         numbers = self._session.range(0, count, 1, count)
         return numbers.mapInArrow(read, from_arrow_schema(plan.schema.columns))
 
-    def _frame(self, rows: Any, wanted: pa.Schema) -> DataFrame:
+    def _frame(self, rows: Any, schema: StateSchema, wanted: pa.Schema, what: str) -> DataFrame:
         """Return ``rows`` as a DataFrame of the columns ``wanted``."""
         if isinstance(rows, DataFrame):
             return rows.select(*(col(f"`{name}`") for name in wanted.names))
-        return self._session.createDataFrame(as_table(rows, "the rows").select(wanted.names))
+        return self._session.createDataFrame(
+            schema.conform(rows, wanted, what)
+        )  # Spark knows no dictionaries and views
 
     def _run(self, plan: StatePlan, frame: DataFrame, writer: _Writer) -> list[ShardWritten]:
         """Split ``frame`` by shard, and call ``writer`` in tasks for each shard that has rows."""

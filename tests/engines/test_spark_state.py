@@ -137,3 +137,28 @@ def test_keys_time_out_in_tasks_and_mistakes_name_themselves(line: StateLine, sp
     with pytest.raises(UsageError, match="can't be read"):
         line.run(3, lambda batch: batch.state("x", "no schema,", "key"))
     assert COUNTS.names == ["key", "count"]
+
+
+def test_rows_with_dictionaries_and_views_are_written_beside_a_frame_of_keys(line: StateLine, spark: Any) -> None:
+    """Spark knows neither; the state keeps the type of their values."""
+    labels = pa.dictionary(pa.int32(), pa.string())
+    columns = pa.schema([("key", pa.string()), ("label", labels), ("text", pa.string_view())])
+
+    def job(batch: Batch) -> None:
+        rows = {
+            "key": ["a", "b"],
+            "label": pa.array(["x", "y"], labels),
+            "text": pa.array(["t", None], pa.string_view()),
+        }
+        keys = spark.createDataFrame([("c",)], "key string")
+        batch.state("s", columns, "key", shards=2).write(pa.table(rows), delete=keys)
+
+    line.run(1, job)
+
+    def read(batch: Batch) -> None:
+        state = batch.state("s", columns, "key", shards=2)
+        for rows in (state.read(), state.df.toArrow()):
+            found = rows.sort_by("key").to_pydict()
+            assert found == {"key": ["a", "b"], "label": ["x", "y"], "text": ["t", None]}
+
+    line.run(2, read)

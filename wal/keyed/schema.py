@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +55,16 @@ class StateSchema:
                     f"{where}: the key column {column!r} has type {columns.field(column).type}: a key can be an integer, "
                     "text, bytes, a boolean, a date or a timestamp"
                 )
-        return cls(name, names, pa.schema([pa.field(f.name, _plain(f.type)) for f in columns]))
+        kept: list[tuple[str, pa.DataType]] = []
+        for f in columns:
+            type_ = _plain(f.type)
+            if type_ is None:
+                raise UsageError(
+                    f"{where}: column {f.name!r} has type {f.type}, which a state can't keep: use a plain type, such as string "
+                    "for a dictionary of strings, or list for a list view"
+                )
+            kept.append((f.name, type_))
+        return cls(name, names, pa.schema(kept))
 
     @property
     def keys(self) -> pa.Schema:
@@ -100,7 +109,8 @@ class StateSchema:
             raise UsageError(f"state {self.name!r} has the key {list(key)}, not {list(self.key)}: use another name")
         for f in self.columns:
             at = columns.get_field_index(f.name)
-            if at >= 0 and not columns.field(at).type.equals(f.type):
+            # states of older releases may have dictionaries and views in their schema; evolved() casts their rows
+            if at >= 0 and f.type not in (columns.field(at).type, _plain(columns.field(at).type)):
                 raise UsageError(
                     f"state {self.name!r}: column {f.name!r} has type {columns.field(at).type}, not {f.type}: "
                     "use another name for the column"
@@ -146,8 +156,86 @@ def is_variable(type_: pa.DataType) -> bool:
     )
 
 
-def _plain(type_: pa.DataType) -> pa.DataType:
-    """Return the type with which a state keeps values of ``type_``."""
+def without_views(table: pa.Table, what: str) -> pa.Table:
+    """Return the table with its views as plain types: Arrow can't select rows of a view. Raises UsageError."""
+    for at, field in enumerate(table.schema):
+        if any(_is_view(type_) or types.is_run_end_encoded(type_) for type_ in _parts(field.type)):
+            plain = _plain(field.type)
+            if plain is None:
+                raise UsageError(
+                    f"{what}: Arrow can't select rows of the column {field.name!r} of type {field.type}: cast it to a plain "
+                    "type, or leave it out"
+                )
+            table = table.set_column(at, field.name, table.column(at).cast(plain))
+    return table
+
+
+def _plain(type_: pa.DataType) -> pa.DataType | None:
+    """Return the type with which a state keeps values of ``type_``; None if it can't keep them.
+
+    A file can have only one dictionary for a column, and Arrow can't select rows of a view. So both become the type of their
+    values, in lists, structs and maps too.
+    """
     if types.is_large_string(type_):
         return pa.string()
-    return pa.binary() if types.is_large_binary(type_) else type_
+    if types.is_large_binary(type_):
+        return pa.binary()
+    return _without_dictionaries(type_)
+
+
+def _without_dictionaries(type_: Any) -> pa.DataType | None:
+    if types.is_string_view(type_):
+        return pa.string()
+    if types.is_binary_view(type_):
+        return pa.binary()
+    if types.is_dictionary(type_):
+        # Arrow can't cast a dictionary of nested values to them
+        return None if _is_view(type_.value_type) or types.is_nested(type_.value_type) else _plain(type_.value_type)
+    if not any(_is_view(part) or types.is_dictionary(part) or types.is_run_end_encoded(part) for part in _parts(type_)):
+        kept: pa.DataType = type_
+        return kept
+    fields = [_plain_field(field) for field in _children(type_)]
+    if any(field is None for field in fields):
+        return None
+    make: Any = pa  # its stubs know no fields in a map or a list
+    made: pa.DataType | None = None  # Arrow can't cast list views, unions and extensions to others
+    if types.is_struct(type_):
+        made = make.struct(fields)
+    elif types.is_map(type_):
+        made = make.map_(*fields, type_.keys_sorted)
+    elif types.is_fixed_size_list(type_):
+        made = make.list_(fields[0], type_.list_size)
+    elif types.is_large_list(type_):
+        made = make.large_list(fields[0])
+    elif types.is_list(type_):
+        made = make.list_(fields[0])
+    return made
+
+
+def _plain_field(field: pa.Field[Any]) -> pa.Field[Any] | None:
+    type_ = _without_dictionaries(field.type)
+    return None if type_ is None else field.with_type(type_)
+
+
+def _parts(type_: Any) -> Iterator[pa.DataType]:
+    """Yield the type and all types in it."""
+    yield type_
+    for field in _children(type_):
+        yield from _parts(field.type)
+
+
+def _children(type_: Any) -> list[pa.Field[Any]]:
+    if isinstance(type_, pa.BaseExtensionType):
+        return [pa.field("storage", type_.storage_type)]
+    if types.is_map(type_):
+        return [type_.key_field, type_.item_field]
+    if types.is_struct(type_) or types.is_union(type_):
+        return [type_.field(at) for at in range(type_.num_fields)]
+    if types.is_run_end_encoded(type_) or types.is_dictionary(type_):
+        return [pa.field("values", type_.value_type)]
+    items = getattr(type_, "value_field", None)  # of each kind of list
+    return [] if items is None else [items]
+
+
+def _is_view(type_: pa.DataType) -> bool:
+    return types.is_string_view(type_) or types.is_binary_view(type_)

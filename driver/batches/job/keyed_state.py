@@ -15,7 +15,7 @@ from forebay.model.errors import UsageError
 from forebay.process import failpoints
 from wal.keyed import files
 from wal.keyed.files import Manifest
-from wal.keyed.schema import StateSchema, as_table
+from wal.keyed.schema import StateSchema, as_table, without_views
 from wal.keyed.shard import Shards, ShardWritten, StatePlan, UpdateFunction, check_shards, still_needed
 from wal.keyed.tasks import ChangedReader, ExpiredReader, ShardReader, split, with_keys
 from wal.storage import Storage, StorageOptions, open_storage
@@ -260,7 +260,8 @@ class LocalShards:
 
     def update(self, plan: StatePlan, rows: Any, function: UpdateFunction) -> Sequence[ShardWritten]:
         shards = plan.open()
-        table = with_keys(as_table(rows, "the rows of an update"), plan.schema)
+        what = f"state {plan.schema.name!r}: the rows of an update"
+        table = with_keys(without_views(as_table(rows, what), what), plan.schema)
         parts = split(table, plan.schema.key, len(plan.shards))
         made = (shards.update(number, part, function) for number, part in parts)
         return [written for written in made if written is not None]

@@ -194,6 +194,65 @@ def test_a_column_that_was_left_out_is_not_added_again(line: StateLine) -> None:
     line.run(4, lambda b: b.state("s", less, "key").read())
 
 
+LABELS = pa.dictionary(pa.int32(), pa.string())
+NESTED = pa.map_(pa.string(), pa.list_(pa.struct([("label", LABELS)])))
+LABELLED: dict[str, tuple[pa.DataType, Callable[[str], Any]]] = {
+    "a dictionary": (LABELS, lambda label: label),
+    "a view": (pa.string_view(), lambda label: label),
+    "a view in a list": (pa.list_(pa.string_view()), lambda label: [label]),
+    "a dictionary in a struct in a list in a map": (
+        NESTED,
+        lambda label: [(label, [{"label": label}, {"label": None}])],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LABELLED)
+def test_dictionaries_and_views_are_written_deleted_merged_and_updated(line: StateLine, case: str) -> None:
+    """Each batch has a dictionary of its own, and a file can have only one."""
+    type_, value = LABELLED[case]
+    columns = pa.schema([("key", pa.string()), ("label", type_)])
+    expected: dict[str, Any] = {}
+    seen: list[dict[str, Any]] = []
+
+    def rows(labels: dict[str, str]) -> pa.Table:
+        values = pa.array([value(label) for label in labels.values()], type_)
+        return pa.table({"key": pa.array(labels, pa.string()), "label": values})
+
+    def change(known: pa.Table, part: pa.Table) -> tuple[pa.Table, pa.Table]:
+        is_new = pa.compute.greater_equal(part.column("key"), pa.scalar("k"))
+        return part.filter(is_new), part.filter(pa.compute.invert(is_new))
+
+    for number in range(1, 24):
+        new = {f"k{(number * 5 + i) % 17}": f"{number}-{i}" * 9 for i in range(3)}
+        gone = [key for key in (f"k{number % 17}",) if key not in new]
+
+        def job(batch: Batch, new: dict[str, str] = new, gone: list[str] = gone) -> None:
+            state = batch.state("labels", columns, "key", shards=2)
+            known: Any = state.read().to_pydict()
+            seen.append(dict(zip(known["key"], known["label"], strict=True)))
+            if batch.number % 3:
+                state.write(rows(new), delete=pa.table({"key": pa.array(gone, pa.string())}))
+            else:
+                more = rows({"another": "label"})
+                state.update(pa.concat_tables([rows(new), more]), change)
+
+        line.run(number, job)
+        assert seen.pop() == expected
+        expected |= {key: value(label) for key, label in new.items()}
+        if number % 3:
+            expected = {key: label for key, label in expected.items() if key not in gone}
+
+
+def test_rows_of_an_update_that_arrow_can_not_select_are_refused(line: StateLine) -> None:
+    encode: Any = pa.compute
+    rows = pa.table({"key": ["a"], "more": encode.run_end_encode(pa.array(["a"]))})
+    with pytest.raises(
+        UsageError, match=r"the rows of an update: Arrow can't select rows of the column 'more' of type run"
+    ):
+        line.run(1, lambda b: counts(b).update(rows, add))
+
+
 TEXTS = schema_of(key=pa.string(), count=pa.string())
 REFUSED: dict[str, tuple[Callable[[Batch], Any], str]] = {
     "another key": (lambda b: b.state("counts", COUNTS, ("key", "count"), shards=4), "has the key"),
@@ -201,6 +260,10 @@ REFUSED: dict[str, tuple[Callable[[Batch], Any], str]] = {
     "other shards": (lambda b: counts(b, shards=5), "has 4 shards"),
     "a key without column": (lambda b: b.state("x", COUNTS, "missing"), "not in the schema"),
     "a key of floats": (lambda b: b.state("x", pa.schema([("f", pa.float64())]), "f"), "can be an integer"),
+    "a run-end encoded column": (
+        lambda b: b.state("x", pa.schema([("k", pa.int64()), ("v", pa.run_end_encoded(pa.int32(), pa.string()))]), "k"),
+        "which a state can't keep",
+    ),
     "a reserved column": (lambda b: b.state("x", pa.schema([("k", pa.int64()), ("__k", pa.int64())]), "k"), "reserved"),
     "a name that is a path": (lambda b: b.state("../x", COUNTS, "key"), "a name has"),
     "too many shards": (lambda b: counts(b, shards=5_000), "shards must be"),
