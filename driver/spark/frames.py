@@ -21,8 +21,8 @@ def record_batches(frame: DataFrame) -> Iterator[pa.RecordBatch]:
 
 
 def write_parquet(frame: DataFrame, url: str, partition_by: Sequence[str]) -> int:
-    """Write a folder of Parquet files in Spark tasks; return the number of rows. ``url`` must not exist yet."""
+    """Write Parquet files in Spark tasks into the folder ``url``, which may exist; return the number of rows."""
     counted = Observation()
     writer: Any = frame.observe(counted, count(lit(1)).alias("rows")).write
-    (writer.partitionBy(*partition_by) if partition_by else writer).parquet(url)
+    (writer.partitionBy(*partition_by) if partition_by else writer).mode("append").parquet(url)
     return int(counted.get.get("rows", 0))

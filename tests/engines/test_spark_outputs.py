@@ -19,6 +19,7 @@ from deltalake import DeltaTable
 from driver.batches.job.batch import Batch
 from driver.batches.job.work import BatchWork
 from driver.outputs import DeltaOutput, ParquetOutput, SqlOutput
+from driver.outputs.parquet import MARKER
 from driver.spark.engine import SparkEngine
 from forebay.kafka.embedded.broker import KafkaBroker
 from forebay.model.errors import UnreadableBlockError
@@ -158,3 +159,23 @@ def test_parquet_on_hdfs_appears_whole_and_a_replay_replaces_it(
     frame = spark.read.parquet(f"{hdfs_server.url}/outputs/{tmp_path.name}")
     assert sorted(row.offset for row in frame.select("offset").collect()) == list(range(len(FLIGHTS)))
     assert output._folders.folders("_forebay/flights-parquet") == []
+
+
+def test_partitions_of_a_frame_are_folders_of_its_batch_and_nothing_of_the_attempt_stays(
+    spark: Any, stored: Stored, tmp_path: Path
+) -> None:
+    output = ParquetOutput(f"file://{tmp_path}/parquet", partition_by=("even",))
+    engine = SparkEngine(stored.settings(), dict, spark)
+    engine.start()
+    for replay in (0, 1):
+        batch = work(stored, 4, replay)
+        engine.run(
+            batch,
+            cast(Any, lambda b: output.write(b, b.df.selectExpr("offset AS flight", "offset % 2 = 0 AS even"))),
+        )
+    folder = tmp_path / "parquet" / f"batch={batch.batch_id}"
+    names = {path.name for path in folder.iterdir() if not path.name.endswith(".crc")}
+    assert names == {"even=true", "even=false", MARKER, "_SUCCESS"}
+    flights: list[Any] = pq.read_table(folder)["flight"].to_pylist()
+    assert sorted(flights) == list(range(len(FLIGHTS)))
+    assert list((tmp_path / "parquet" / "_forebay" / "flights-parquet").iterdir()) == []

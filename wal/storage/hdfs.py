@@ -366,17 +366,22 @@ class HdfsStorage:
 class HdfsFolders(HdfsStorage):
     """Whole folders (see :class:`~wal.storage.protocol.Folders`); the NameNode moves one at a time."""
 
+    def make_folder(self, path: str) -> None:
+        full = self._full(path)
+        self._count("put")
+        self._repeated(lambda _: self._ask(lambda client: client.mkdirs(full, 0o755, True)), f"{full} can't be created")
+
     def put(self, path: str, data: Buffer) -> None:
         full, whole = self._full(path), bytes(data)
 
         async def write(client: AsyncClient) -> None:
-            writer = await client.create(full, WriteOptions(overwrite=True, create_parent=True))
+            writer = await client.create(full, WriteOptions(overwrite=True, create_parent=False))
             await writer.write(whole)
             await writer.hsync()
             await writer.close()
 
         self._count("put", bytes_out=len(whole))
-        self._repeated(lambda _: self._ask(write, len(whole)), f"{full} can't be written")
+        self._repeated(lambda _: self._ask(write, len(whole)), f"{full} can't be written", full)
 
     def folders(self, path: str) -> Sequence[str]:
         full = self._full(path)

@@ -23,12 +23,21 @@ class LocalFolders:
         self._root = root
         self._made: set[str] = set()  # each was synced into its parent once, even if it existed
 
-    def put(self, path: str, data: Buffer) -> None:
+    def make_folder(self, path: str) -> None:
         full = self._full(path)
         try:
             self._make(os.path.dirname(full))
+            os.mkdir(full)
+        except OSError as error:
+            raise store_error(error, f"{full} can't be created") from error
+
+    def put(self, path: str, data: Buffer) -> None:
+        full = self._full(path)
+        try:
             with open(full, "wb") as file:
                 file.write(data)
+        except FileNotFoundError:
+            raise
         except OSError as error:
             raise store_error(error, f"{full} can't be written") from error
 
@@ -95,6 +104,8 @@ class LocalFolders:
                     _sync(os.path.join(folder, name))
                 _sync(folder)
             _sync(os.path.dirname(full))
+        except FileNotFoundError:
+            raise
         except OSError as error:
             raise store_error(error, f"{full} can't be synced") from error
 

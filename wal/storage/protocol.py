@@ -122,8 +122,15 @@ class Folders(Protocol):
 
     url: str
 
+    def make_folder(self, path: str) -> None:
+        """Create the folder, and its parent folders if they do not exist. Give it a name that no folder has had before."""
+
     def put(self, path: str, data: Buffer) -> None:
-        """Write the whole file, replacing it if it exists, and make its parent folders. Durable after :meth:`sync_folder`."""
+        """Write the whole file, replacing it if it exists. Durable after :meth:`sync_folder`.
+
+        Raises FileNotFoundError if its folder does not exist: a folder that another process has deleted or moved away is never
+        created again.
+        """
 
     def read(self, path: str) -> bytes:
         """Return the file's bytes. Raises FileNotFoundError."""
@@ -143,7 +150,10 @@ class Folders(Protocol):
         """Delete the folder with everything in it. No error if it does not exist."""
 
     def sync_folder(self, path: str) -> None:
-        """Make durable all that any process has written below ``path``, as far as the store has a request for it."""
+        """Make durable all that any process has written below ``path``, as far as the store has a request for it.
+
+        May raise FileNotFoundError if the folder does not exist.
+        """
 
 
 @runtime_checkable

@@ -291,3 +291,50 @@ def test_a_folder_replaced_by_a_killed_replay_is_moved_back_first(tmp_path: Path
     place.rename(f"{aside}{Turn(1).batch_id}")
     output.write(batch_of(Turn(2)), rows_of(Turn(2)))
     assert (place / MARKER).exists() and not Path(f"{aside}{Turn(1).batch_id}").exists()
+
+
+def test_of_several_replaced_folders_the_newest_run_is_moved_back(tmp_path: Path) -> None:
+    """Several drivers were killed in a replay. A folder without a marker is what an older release has partly deleted."""
+    output, place = ParquetOutput(f"file://{tmp_path}"), tmp_path / f"batch={Turn(1).batch_id}"
+    workshop = tmp_path / "_forebay" / "flights-parquet"
+    for replay, name in ((1, "aside-9-"), (2, "aside-11-"), (0, "aside-10-")):
+        output.write(batch_of(Turn(1, replay=replay), numbered(1, 1 + replay)), rows_of(Turn(1, replay=replay)))
+        place.rename(tmp_path / f"{name}{Turn(1).batch_id}")  # the next write finds none
+    (tmp_path / "aside-12-7").mkdir()
+    for aside in tmp_path.glob("aside-*"):
+        aside.rename(workshop / aside.name)
+    output.write(batch_of(Turn(2), numbered(1, 4)), rows_of(Turn(2)))
+    assert decoded((place / MARKER).read_bytes(), "").replay == 2
+    assert [path.name for path in workshop.iterdir()] == ["aside-12-7"]
+    assert not (tmp_path / "batch=7").exists()
+
+
+def test_replaced_folder_stays_if_another_program_has_its_place(tmp_path: Path) -> None:
+    output, place = ParquetOutput(f"file://{tmp_path}"), tmp_path / f"batch={Turn(1).batch_id}"
+    output.write(batch_of(Turn(1)), rows_of(Turn(1)))
+    aside = tmp_path / "_forebay" / "flights-parquet" / f"aside-5-{Turn(1).batch_id}"
+    place.rename(aside)
+    place.mkdir()
+    (place / "mine").touch()
+    output.write(batch_of(Turn(2)), rows_of(Turn(2)))
+    assert (aside / MARKER).exists() and (place / "mine").exists()
+
+
+def test_batch_that_an_older_driver_commits_during_a_write_is_skipped(tmp_path: Path) -> None:
+    output = ParquetOutput(f"file://{tmp_path}")
+
+    def rows() -> Any:
+        yield from rows_of(Turn(1))
+        ParquetOutput(f"file://{tmp_path}").write(batch_of(Turn(1), numbered(1, 1)), rows_of(Turn(1)))
+
+    written = output.write(batch_of(Turn(1), numbered(1, 2)), rows())
+    assert written.rows == 0 and "is written already" in written.skipped
+
+
+def test_write_whose_attempt_a_newer_driver_deletes_names_the_folder(tmp_path: Path) -> None:
+    def rows() -> Any:
+        yield from rows_of(Turn(1))
+        ParquetOutput(f"file://{tmp_path}").write(batch_of(Turn(2), numbered(1, 2)), rows_of(Turn(2)))
+
+    with pytest.raises(StoreError, match=r"the folder file:///.*/attempt-\d+-\d+-\w+ of this attempt no longer exists"):
+        ParquetOutput(f"file://{tmp_path}").write(batch_of(Turn(1), numbered(1, 1)), rows())

@@ -24,7 +24,7 @@ from wal.segments.frame import Frame, FrameKind
 from wal.segments.scan import scan_segment
 from wal.segments.writer import LogWriter, SegmentIdentity, SegmentLimits
 from wal.storage import hdfs, hdfs_connection
-from wal.storage.hdfs import HdfsStorage
+from wal.storage.hdfs import HdfsFolders, HdfsStorage
 
 pytestmark = pytest.mark.hdfs
 
@@ -350,6 +350,36 @@ def test_a_closed_file_of_another_length_is_not_believed(storage: HdfsStorage, m
         storage.put_new("a", b"xyz")
     monkeypatch.undo()
     assert not storage.exists("a")
+
+
+def test_file_is_not_put_into_a_folder_that_another_process_moved_away(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-4: before the put, and between its first byte and its end."""
+    folders = HdfsFolders(url, IMPATIENT)
+    folders.make_folder("work/a")
+    folders.put("work/a/part", b"x")
+    folders.move_folder("work/a", "work/b")
+    with pytest.raises(FileNotFoundError):
+        folders.put("work/a/part", b"x")
+    with pytest.raises(FileNotFoundError):
+        folders.move_folder("work/a", "work/c")
+    folders.make_folder("work/c")
+    with pytest.raises(FileExistsError):
+        folders.move_folder("work/b", "work/c")
+    real = AsyncFileWriter.close
+
+    async def close(writer: AsyncFileWriter) -> None:
+        other = AsyncClient(url)
+        await other.delete(f"{HdfsStorage(url)._root}/work/c", True)
+        await real(writer)
+
+    monkeypatch.setattr(AsyncFileWriter, "close", close)
+    with pytest.raises((FileNotFoundError, StoreError)):
+        folders.put("work/c/part", b"x")
+    monkeypatch.undo()
+    assert folders.folders("work") == ["b"]
+    assert folders.read("work/b/part") == b"x"
 
 
 def test_quotas_are_lack_of_space_and_end_when_they_are_raised(

@@ -354,9 +354,9 @@ def test_folders_above_the_root_are_synced_even_if_they_existed(
 
 def test_move_repeated_after_failed_sync_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = open_folders(f"file://{tmp_path}")
-    folders.put("work/a/part", b"x")
-    folders.put("to/other/part", b"x")
-    folders.put("work/b/part", b"x")
+    for folder in ("work/a", "to/other", "work/b"):
+        folders.make_folder(folder)
+        folders.put(f"{folder}/part", b"x")
     synced = failing_sync(monkeypatch, tmp_path / "to")
     folders_made = open_folders(f"file://{tmp_path}")
     with pytest.raises(StoreError):
@@ -369,6 +369,19 @@ def test_move_repeated_after_failed_sync_is_synced(tmp_path: Path, monkeypatch: 
     with pytest.raises(FileExistsError):
         folders.move_folder("work/b", "to/a")
     assert str(tmp_path / "to") in synced
+
+
+def test_file_is_not_put_into_a_folder_that_another_process_moved_away(tmp_path: Path) -> None:
+    """INV-4: a suspended driver would make the folder again, and move it in without the files that it had before."""
+    folders = open_folders(f"file://{tmp_path}")
+    folders.make_folder("work/a")
+    folders.put("work/a/part", b"x")
+    folders.move_folder("work/a", "work/b")
+    with pytest.raises(FileNotFoundError):
+        folders.put("work/a/part", b"x")
+    with pytest.raises(FileNotFoundError):
+        folders.sync_folder("work/a")
+    assert folders.folders("work") == ["b"]
 
 
 def test_folder_removed_as_empty_during_a_write_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
