@@ -241,4 +241,4 @@ def test_receiver_ends_if_the_wal_is_not_mounted_for_the_store_timeout() -> None
         while isinstance(event := received.next(), inp.StoreAway):
             pass
     assert isinstance(event, inp.StoreFailed)
-    assert "has no file s/lineage-00000001" in event.reason
+    assert f"has no file {timeline_marker('s', 1)}" in event.reason

@@ -382,7 +382,9 @@ def test_a_wal_without_a_marker_is_refused_once_a_driver_has_led(storage: Storag
     first = lead_with(storage, empty)  # no block can be in another WAL
     dies = opening_steps(storage, STREAM, "dies before it leads", 1, lambda: 1.0, lambda: next(uids), wal=empty)
     next(dies)
-    with pytest.raises(TimelineFound, match=f"has no file {STREAM}/lineage-00000001, but drivers have led the journal"):
+    with pytest.raises(
+        TimelineFound, match=f"has no file {layout.timeline_marker(STREAM, 1)}, but drivers have led the journal"
+    ):
         lead_with(storage, wal)
     assert newest_claim(storage, STREAM) == first.epoch + 1, "refused before a claim"
     assert not wal.list(STREAM)
