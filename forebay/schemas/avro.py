@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Set
 from io import BytesIO
 from typing import Any
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from forebay.kafka.registry.client import RegisteredSchema, missing_extra
 from forebay.model.errors import UsageError
+from forebay.schemas.avro_limits import body_check, definitions, read_decimal
 from forebay.schemas.bodies import Bodies, Decoded, built, cause_of, parsing
 
 _PRIMITIVES: dict[str, Any] = {
@@ -25,6 +26,8 @@ _TIMES = {
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
 }
 _DECIMAL = "decimal"
+#: the logical type by which fastavro calls Forebay's conversion, which bounds a decimal's bytes
+_BOUNDED_DECIMAL = "forebay-decimal"
 _PRECISION_MAX = 38
 #: prefix of the fields of a union, as in Spark's Avro source
 _MEMBER = "member"
@@ -48,20 +51,22 @@ class AvroFormat:
             found = _Types(str(schema))
             self.type = found.of(self._schema, "", raw=False)
             self._raw_type = found.of(self._schema, "", raw=True)
-            self._logical = dict(_logical_types(self._schema))
+            self._paths, self._logical = _times(self._schema, None)
             self._convert = _converter(self._schema)
 
     def writer(self, schema: RegisteredSchema) -> Callable[[Bodies], Decoded]:
         with parsing(schema):
             written = _whole(schema)
-            theirs = dict(_logical_types(written))
+            _, theirs = _times(written, self._paths)
             # if both schemas give every number the same meaning, Arrow converts numbers to times
             same = all(theirs.get(path) == self._logical.get(path) for path in theirs.keys() | self._logical.keys())
             keep = frozenset({_DECIMAL} if same else {_DECIMAL, *(name for _, name in _TIMES)})
             read_by, written_by = (_parsed(_stripped(one, keep)) for one in (self._schema, written))
+            alike = _stripped(self._schema, keep) == _stripped(written, keep)
             return _BodyReader(
                 written_by,
-                None if _stripped(self._schema, keep) == _stripped(written, keep) else read_by,
+                None if alike else read_by,
+                check=body_check(written, None if alike else self._schema),
                 made=self._raw_type,
                 wanted=self.type,
                 convert=self._convert,
@@ -76,29 +81,32 @@ class _BodyReader:
         writer: Schema,
         reader: Schema | None,
         *,
+        check: Callable[[bytes, int], None] | None,
         made: pa.DataType,
         wanted: pa.DataType,
         convert: Callable[[Any], Any] | None,
     ) -> None:
-        import fastavro
-
-        self._read = fastavro.schemaless_reader
+        self._read = _library().schemaless_reader
         self._writer, self._reader = writer, reader
+        self._check = check
         self._made, self._wanted = made, wanted
         self._convert = convert
 
     def decode(self, bodies: Bodies) -> Decoded:
-        read, writer, reader, convert = self._read, self._writer, self._reader, self._convert
+        read, writer, reader, convert, check = self._read, self._writer, self._reader, self._convert, self._check
         named = convert is not None
-        stream = BytesIO(bodies.data)
+        data = bytes(bodies.data) + b"\0"
         rows: list[Any] = []
         causes: dict[int, str] = {}
         for start, end in zip(bodies.starts, bodies.ends, strict=True):
-            stream.seek(start)
+            body = data[start : end + 1]  # the byte after it shows that fastavro skips a field beyond the end
+            stream = BytesIO(body)
             try:
+                if check is not None:
+                    check(body, end - start)
                 row = read(stream, writer, reader, return_named_type=named)
-                if stream.tell() != end:
-                    raise ValueError(f"its schema covers {stream.tell() - start} of its {end - start} bytes")
+                if stream.tell() != end - start:
+                    raise ValueError(f"its schema covers {stream.tell()} of its {end - start} bytes")
                 rows.append(row if convert is None else convert(row))
             except MemoryError:
                 raise
@@ -120,6 +128,8 @@ def _library() -> Any:
         import fastavro.schema
     except ImportError as error:
         raise missing_extra(error) from None
+    for kind in ("bytes", "fixed"):
+        fastavro.read.LOGICAL_READERS[f"{kind}-{_BOUNDED_DECIMAL}"] = read_decimal
     return fastavro
 
 
@@ -163,13 +173,15 @@ def _inlined(node: Schema, named: Mapping[str, Any], defined: set[str]) -> Schem
 
 
 def _stripped(node: Schema, keep: frozenset[str]) -> Schema:
-    """Return the schema without documentation, and without logical types except those in ``keep``."""
+    """Return the schema for fastavro: without documentation, and without logical types except those in ``keep``."""
     if isinstance(node, list):
         return [_stripped(one, keep) for one in node]
     if isinstance(node, str):
         return node
     drop = {"doc", "connect.version", "connect.name"} | (set() if node.get("logicalType") in keep else {"logicalType"})
     made = {key: value for key, value in node.items() if key not in drop}
+    if made.get("logicalType") == _DECIMAL:
+        made["logicalType"] = _BOUNDED_DECIMAL
     if "fields" in made:
         made["fields"] = [
             {**{key: value for key, value in field.items() if key != "doc"}, "type": _stripped(field["type"], keep)}
@@ -181,29 +193,38 @@ def _stripped(node: Schema, keep: frozenset[str]) -> Schema:
     return made
 
 
-def _logical_types(node: Schema) -> Iterator[tuple[str, str]]:
-    """Return (path, logical type) of each number that is a time."""
-    return _times(node, "", {}, ())
+def _times(schema: Schema, among: Set[str] | None) -> tuple[Set[str], dict[str, str]]:
+    """Return the paths of the schema's fields, and path → logical type of each number that is a time.
 
+    ``among``: the paths that count; None: all. A named type can be in many places, so that only these bound the work.
+    """
+    named = {node["name"]: node for node in definitions(schema)}
+    found: dict[str, str] = {}
+    paths: set[str] = set()
+    seen: set[tuple[str, str]] = set()
 
-def _times(node: Schema, path: str, named: dict[str, Any], inside: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    if isinstance(node, list):
-        for one in node:
-            yield from _times(one, path, named, inside)
-    elif isinstance(node, str):
-        if node in named and node not in inside:
-            yield from _times(named[node], path, named, inside)
-    else:
+    def visit(node: Schema, path: str) -> None:
+        if isinstance(node, list):
+            for one in node:
+                visit(one, path)
+            return
+        if isinstance(node, str):
+            node = named.get(node, {"type": node})
+        if (among is not None and path not in among) or (path, node.get("name", "")) in seen:
+            return
+        paths.add(path)
+        if "name" in node:
+            seen.add((path, node["name"]))
         if (node["type"], node.get("logicalType")) in _TIMES:
-            yield path, node["logicalType"]
-        if node["type"] in _NAMED:
-            named[node["name"]] = node
-            inside = (*inside, node["name"])
+            found[path] = node["logicalType"]
         for field in node.get("fields", ()):
-            yield from _times(field["type"], f"{path}.{field['name']}", named, inside)
+            visit(field["type"], f"{path}.{field['name']}")
         for key in ("items", "values"):
             if key in node:
-                yield from _times(node[key], f"{path}[]", named, inside)
+                visit(node[key], f"{path}[]")
+
+    visit(schema, "")
+    return paths, found
 
 
 class _Types:

@@ -1,0 +1,266 @@
+"""Limits of Avro bodies: nesting, values without bytes, and bytes of a decimal, checked before fastavro does the work.
+
+fastavro reads nested values on the C stack, which a record of a recursive schema can overflow. In a field that the reader
+omits, it does not notice the body's end at a boolean, float, double or fixed. An array of these, or of values without bytes,
+then takes as long as its count says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from decimal import Context, Decimal
+from typing import Any
+
+#: maximum records, arrays and maps inside one another; fastavro needs about 500 bytes of stack for each
+LEVELS_MAX = 1_000
+#: bytes of a decimal of 76 digits, Arrow's largest
+DECIMAL_BYTES_MAX = 32
+#: a body may have this many values, and as many more for each of its bytes as the next constant says
+_VALUES_MAX = 1_000
+_VALUES_PER_BYTE_MAX = 64
+_EXACT = Context(prec=100)
+
+#: types of a constant size
+_SIZES = {"null": 0, "boolean": 1, "float": 4, "double": 8}
+_VARINTS = ("int", "long", "enum")
+_TEXTS = ("bytes", "string")
+_RECORDS = ("record", "error")
+
+Schema = Any  # as in JSON: a name, a list or an object
+
+
+def read_decimal(data: bytes, writer: Schema, reader: Schema = None) -> Decimal:
+    """Return the decimal in ``data``. Raises ValueError if it is too long: its conversion would take quadratic time."""
+    if len(data) > DECIMAL_BYTES_MAX:
+        raise ValueError(f"a decimal has {len(data)} bytes; at most {DECIMAL_BYTES_MAX} are allowed")
+    return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-writer.get("scale", 0), _EXACT)
+
+
+def definitions(node: Schema) -> Iterator[dict[str, Any]]:
+    """Return the records, enumerations and fixed types that the schema defines, with full names."""
+    if isinstance(node, list):
+        for one in node:
+            yield from definitions(one)
+    elif isinstance(node, dict):
+        if "name" in node:
+            yield node
+        for field in node.get("fields", ()):
+            yield from definitions(field["type"])
+        for key in ("items", "values"):
+            if key in node:
+                yield from definitions(node[key])
+
+
+def body_check(writer: Schema, reader: Schema | None) -> Callable[[bytes, int], None] | None:
+    """Return the check that a body needs before fastavro reads it; None if its bytes bound the work for every body.
+
+    The check takes the bytes and the body's length. It raises ValueError for a body that is nested too deep, has too many values
+    for its bytes, or ends early. ``reader``: None if it equals ``writer``. Raises ValueError for a fixed type of a negative size.
+    """
+    types = _Types()
+    root = types.of(writer)
+    omitted = _omitted(types, () if reader is None else tuple(definitions(reader))) if reader is not None else ()
+    bounded = (
+        not types.recursive
+        and root.levels <= LEVELS_MAX
+        and root.values <= _VALUES_MAX + _VALUES_PER_BYTE_MAX * root.bytes_min
+        and all(one.values <= _VALUES_PER_BYTE_MAX * (one.bytes_min + more) for one, more in types.parts)
+        and not any(one.values > _VALUES_MAX or (one.kind == "array" and one.below[0].size >= 0) for one in omitted)
+    )
+    return None if bounded else _Check(root).check
+
+
+class _Type:
+    """A type of the writer's schema.
+
+    ``size``: of its values in bytes, if constant; else -1. ``below``: the types of its fields, branches, items or values.
+    ``values``: how many values one of its values consists of, without those behind a union, array or map. ``bytes_min``: the
+    minimum bytes of the same parts. ``levels``: depth of its nesting. The last three are wrong for a type that contains itself.
+    """
+
+    __slots__ = ("below", "bytes_min", "kind", "levels", "size", "values")
+
+    def __init__(self, kind: str, size: int = -1, below: tuple[_Type, ...] = ()) -> None:
+        self.kind, self.size, self.below = kind, size, below
+        self.values = 1
+        self.bytes_min = size if size >= 0 else 1
+        self.levels = 0
+
+    def close(self, below: tuple[_Type, ...]) -> None:
+        """Set the types below it."""
+        self.below = below
+        self.levels = (self.kind != "union") + max((one.levels for one in below), default=0)
+        if self.kind == "record":
+            self.values = min(1 + sum(one.values for one in below), 1 << 62)
+            self.bytes_min = sum(one.bytes_min for one in below)
+            self.size = self.bytes_min if all(one.size >= 0 for one in below) else -1
+
+
+class _Types:
+    """The types of a schema's nodes. ``parts``: each branch, item and value, with the bytes that precede it."""
+
+    def __init__(self) -> None:
+        self.recursive = False
+        self.parts: list[tuple[_Type, int]] = []
+        self.records: dict[str, tuple[dict[str, Any], _Type]] = {}
+        self._named: dict[str, _Type] = {}
+        self._open: set[str] = set()
+
+    def of(self, node: Schema) -> _Type:
+        if isinstance(node, list):
+            made = _Type("union")
+            made.close(tuple(map(self.of, node)))
+            self.parts += [(one, 1) for one in made.below]
+            return made
+        kind = node["type"] if isinstance(node, dict) else node
+        if kind in _RECORDS:
+            return self._record(node)
+        if kind in ("array", "map"):
+            made = _Type(kind)
+            made.close((self.of(node["items" if kind == "array" else "values"]),))
+            self.parts.append((made.below[0], int(kind == "map")))
+            return made
+        if kind in _SIZES or kind in _VARINTS or kind in _TEXTS or kind == "fixed":
+            made = _Type(
+                "varint" if kind in _VARINTS else kind, _size(node) if kind == "fixed" else _SIZES.get(kind, -1)
+            )
+            if isinstance(node, dict) and "name" in node:
+                self._named[node["name"]] = made
+            return made
+        self.recursive |= kind in self._open
+        return self._named[kind]
+
+    def _record(self, node: dict[str, Any]) -> _Type:
+        name = node["name"]
+        made = self._named[name] = _Type("record")
+        self.records[name] = (node, made)
+        self._open.add(name)
+        made.close(tuple(self.of(field["type"]) for field in node["fields"]))
+        self._open.remove(name)
+        return made
+
+
+def _size(node: dict[str, Any]) -> int:
+    size = node["size"]
+    if not isinstance(size, int) or size < 0:
+        raise ValueError(f"the fixed type {node['name']} has the size {size!r}; it must be a number of bytes")
+    return size
+
+
+def _omitted(types: _Types, readers: tuple[dict[str, Any], ...]) -> set[_Type]:
+    """Return all types in fields that a reader's record may omit. Records match by name without namespace, or by alias."""
+    found: set[_Type] = set()
+    waiting: list[_Type] = []
+    for name, (node, made) in types.records.items():
+        short = name.rpartition(".")[2]
+        matching = [
+            one
+            for one in readers
+            if one["name"].rpartition(".")[2] == short or {name, short} & {*one.get("aliases", ())}
+        ]
+        known = [
+            {name for field in one.get("fields", ()) for name in (field["name"], *field.get("aliases", ()))}
+            for one in matching
+        ]
+        for field, below in zip(node["fields"], made.below, strict=True):
+            if not known or not all(field["name"] in one for one in known):
+                waiting.append(below)
+    while waiting:
+        one = waiting.pop()
+        if one not in found:
+            found.add(one)
+            waiting += one.below
+    return found
+
+
+class _Check:
+    def __init__(self, root: _Type) -> None:
+        self._root = root
+
+    def check(self, data: bytes, end: int) -> None:
+        """Raise ValueError if ``data[:end]`` is nested too deep, has too many values for its bytes, or ends early."""
+        at = 0
+        values_max = _VALUES_MAX + _VALUES_PER_BYTE_MAX * end
+        values = 0
+        # of each open value: type, level, items left in its block, and where the block must end (-1: unknown)
+        work: list[tuple[_Type, int, int, int]] = [(self._root, 0, 0, -1)]
+        while work:
+            one, level, left, until = work.pop()
+            kind = one.kind
+            if one.size >= 0:
+                at += one.size
+                values += one.values
+            elif kind == "varint":
+                at = _varint(data, at, end)[1]
+                values += 1
+            elif kind in _TEXTS:
+                at = _after_text(data, at, end)
+                values += 1
+            elif kind == "union":
+                index, at = _varint(data, at, end)
+                if not 0 <= index < len(one.below):
+                    raise ValueError(f"a union of {len(one.below)} types has no type {index}")
+                values += 1
+                work.append((one.below[index], level, 0, -1))
+            elif level >= LEVELS_MAX:
+                raise ValueError(f"its records, arrays and maps are nested more than {LEVELS_MAX} levels deep")
+            elif kind == "record":
+                values += 1
+                work += [(below, level + 1, 0, -1) for below in reversed(one.below)]
+            else:
+                item = one.below[0]
+                if not left:
+                    if until not in (-1, at):
+                        raise ValueError(
+                            f"a block of its {kind} ends at byte {at}, not at byte {until} as the block says"
+                        )
+                    left, at = _varint(data, at, end)
+                    if not left:
+                        values += 1
+                        continue
+                    until = -1
+                    if left < 0:
+                        size, at = _varint(data, at, end)
+                        left, until = -left, at + size
+                    if kind == "array" and item.size >= 0:
+                        at += left * item.size
+                        values += left * item.values
+                        left = 0
+                work.append((one, level, max(left - 1, 0), until))
+                if left:
+                    if kind == "map":
+                        at = _after_text(data, at, end)
+                    work.append((item, level + 1, 0, -1))
+            if at > end:
+                raise _ends_early(end)
+            if values > values_max:
+                raise ValueError(
+                    f"it has more than {values_max} values in {end} bytes, such as an array of values without bytes"
+                )
+
+
+def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Return a zigzag varint of at most 64 bits, and the position after it."""
+    if at < end and data[at] < 0x80:  # the usual case
+        return (data[at] >> 1) ^ -(data[at] & 1), at + 1
+    value = shift = 0
+    while at < end and shift < 70:
+        octet = data[at]
+        at += 1
+        value |= (octet & 0x7F) << shift
+        if octet < 0x80:
+            value &= (1 << 64) - 1
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+    raise _ends_early(end) if at >= end else ValueError(f"the number before byte {at} has more than 64 bits")
+
+
+def _after_text(data: bytes, at: int, end: int) -> int:
+    size, at = _varint(data, at, end)
+    if not 0 <= size <= end - at:
+        raise ValueError(f"a text at byte {at} has {size} bytes, but the record has {end - at} more")
+    return at + size
+
+
+def _ends_early(end: int) -> ValueError:
+    return ValueError(f"its schema covers more than its {end} bytes")
