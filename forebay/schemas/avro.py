@@ -12,7 +12,7 @@ import pyarrow as pa
 from forebay.kafka.registry.client import RegisteredSchema, missing_extra
 from forebay.model.errors import UsageError
 from forebay.schemas.avro_limits import body_check, definitions, read_decimal
-from forebay.schemas.bodies import Bodies, Decoded, built, cause_of, parsing
+from forebay.schemas.bodies import COLUMNS_MAX, TOO_MANY_COLUMNS, Bodies, Decoded, built, cause_of, parsing
 
 _PRIMITIVES: dict[str, Any] = {
     "null": pa.null(), "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(),
@@ -48,9 +48,8 @@ class AvroFormat:
         """Raises UsageError for a field that can't be a column, with its path, and for an invalid Avro schema."""
         with parsing(schema):
             self._schema = _whole(schema)
-            found = _Types(str(schema))
-            self.type = found.of(self._schema, "", raw=False)
-            self._raw_type = found.of(self._schema, "", raw=True)
+            self.type = _Types(str(schema)).of(self._schema, "", raw=False)
+            self._raw_type = _Types(str(schema)).of(self._schema, "", raw=True)
             self._paths, self._logical = _times(self._schema, None)
             self._convert = _converter(self._schema)
 
@@ -234,9 +233,13 @@ class _Types:
         self._schema = schema
         self._named: dict[str, Any] = {}
         self._open: list[str] = []
+        self._columns = 0
 
     def of(self, node: Schema, path: str, raw: bool) -> pa.DataType:
         """Return the type of ``node``. ``raw``: with times in Avro's unit."""
+        self._columns += 1
+        if self._columns > COLUMNS_MAX:
+            raise self._refused(path, TOO_MANY_COLUMNS)
         if isinstance(node, list):
             return self._union(node, path, raw)
         if isinstance(node, str):

@@ -13,6 +13,11 @@ from forebay.model.errors import ForebayError, UsageError
 
 T = TypeVar("T")
 
+#: columns of a schema with the nested ones; named types within one another can have a billion places
+COLUMNS_MAX = 20_000
+TOO_MANY_COLUMNS = (
+    f"the schema has more than {COLUMNS_MAX} columns, with nested ones; use a smaller schema as the reader's"
+)
 _CAUSE_LENGTH_MAX = 1_000
 #: exceptions of Arrow for a value that does not fit a type
 _UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)

@@ -95,4 +95,7 @@ class RegistryDecoder:
         found = decode_column(self._columns[name], pa.record_batch({name: pa.array([data], pa.binary())}))
         if found.causes:
             raise ValueError(found.causes[0])
-        return found.array[0].as_py()
+        try:
+            return found.array[0].as_py()
+        except OverflowError as error:  # a column holds times that Python's types do not
+            raise ValueError(f"{name} has no value in Python's types: {error}") from None

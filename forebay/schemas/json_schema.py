@@ -20,7 +20,7 @@ import pyarrow.json as pa_json
 
 from forebay.kafka.registry.client import RegisteredSchema
 from forebay.model.errors import UsageError
-from forebay.schemas.bodies import Bodies, Decoded, built, parsing, rows_of
+from forebay.schemas.bodies import COLUMNS_MAX, TOO_MANY_COLUMNS, Bodies, Decoded, built, parsing, rows_of
 
 #: JSON Schema's type → Arrow's type, and the Python type for checking a value
 _SCALARS: dict[str, tuple[pa.DataType, Any]] = {
@@ -149,6 +149,7 @@ class _Types:
 
     def __init__(self, schema: RegisteredSchema) -> None:
         self._schema = schema
+        self._columns = 0
         self._documents: dict[str, Any] = {}
         for name, text in (*schema.references, ("", schema.text)):
             try:
@@ -168,6 +169,9 @@ class _Types:
 
         ``base``: the document to which its references are relative. ``inside``: the references that led to it.
         """
+        self._columns += 1
+        if self._columns > COLUMNS_MAX:
+            raise self._refused(path, TOO_MANY_COLUMNS)
         if len(inside) > _DEPTH_MAX:
             raise self._refused(path, "its references never end")
         if not isinstance(node, Mapping):

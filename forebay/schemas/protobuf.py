@@ -5,9 +5,9 @@ The reader's message parses bodies, in C. The writer's file only identifies the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
-from itertools import chain, count
+from itertools import chain, count, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from forebay.kafka.registry.client import RegisteredSchema, descriptor_bytes, missing_extra
 from forebay.model.errors import UsageError
-from forebay.schemas.bodies import Bodies, Decoded, built, cause_of, parsing
+from forebay.schemas.bodies import COLUMNS_MAX, TOO_MANY_COLUMNS, Bodies, Decoded, built, cause_of, parsing
 from forebay.schemas.framing import message_indexes
 from forebay.schemas.proto_source import compiled, imports_of
 
@@ -38,6 +38,8 @@ _WRAPPED = {
 _GOOGLE = "google.protobuf."
 #: indexes of the first message
 _FIRST = (0,)
+#: maximum values of repeated fields that exist in Python at a time; among hundreds of thousands, protobuf finds a message slowly
+_VALUES_MAX = 8_192
 
 Build = Callable[[Sequence[Any]], "pa.Array[Any]"]
 
@@ -213,6 +215,7 @@ class _Types:
 
     def __init__(self, schema: RegisteredSchema) -> None:
         self._schema = schema
+        self._columns = 0
 
     def message(self, message: Descriptor, path: str, inside: tuple[str, ...]) -> tuple[pa.DataType, Build]:
         name = message.full_name
@@ -238,6 +241,9 @@ class _Types:
 
     def _field(self, field: FieldDescriptor, path: str, inside: tuple[str, ...]) -> tuple[pa.DataType, Build]:
         """Return the type of a field, and the function that builds its column from messages."""
+        self._columns += 1
+        if self._columns > COLUMNS_MAX:
+            raise self._refused(path, TOO_MANY_COLUMNS)
         get = attrgetter(field.name)
         if _is_map(field):
             entry = field.message_type
@@ -337,12 +343,20 @@ def _offsets(held: Sequence[Any]) -> pa.Array[Any]:
 
 def _list_of(held: Sequence[Any], build: Build, arrow: pa.DataType) -> pa.Array[Any]:
     made: Any = pa.ListArray
-    return made.from_arrays(_offsets(held), build(list(chain.from_iterable(held))), type=arrow)  # type: ignore[no-any-return]
+    (below,) = _in_parts(chain.from_iterable(held), lambda part: (build(part),))
+    return made.from_arrays(_offsets(held), below, type=arrow)  # type: ignore[no-any-return]
 
 
 def _map_of(held: Sequence[Any], keys: Build, values: Build, arrow: pa.DataType) -> pa.Array[Any]:
-    pairs = [pair for one in held for pair in one.items()]
     made: Any = pa.MapArray
-    return made.from_arrays(  # type: ignore[no-any-return]
-        _offsets(held), keys([key for key, _ in pairs]), values([value for _, value in pairs]), type=arrow
-    )
+    pairs = chain.from_iterable(one.items() for one in held)
+    names, below = _in_parts(pairs, lambda part: (keys([key for key, _ in part]), values([value for _, value in part])))
+    return made.from_arrays(_offsets(held), names, below, type=arrow)  # type: ignore[no-any-return]
+
+
+def _in_parts(values: Iterator[Any], build: Callable[[list[Any]], tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Return the arrays that ``build`` makes of ``values``, a limited number of these at a time."""
+    made = [build(list(islice(values, _VALUES_MAX)))]
+    while part := list(islice(values, _VALUES_MAX)):
+        made.append(build(part))
+    return made[0] if len(made) == 1 else tuple(map(pa.concat_arrays, zip(*made, strict=True)))

@@ -212,6 +212,15 @@ def test_type_that_cant_be_a_column_is_refused_with_its_path(schema: Any, why: s
         AvroFormat(registered(schema))
 
 
+def test_schema_with_too_many_columns_is_refused() -> None:
+    """Records within one another have twice as many columns at each level."""
+    made: Any = record(("x", "int"), ("y", "int")) | {"name": "D0"}
+    for level in range(1, 17):
+        made = record(("a", made), ("b", f"D{level - 1}")) | {"name": f"D{level}"}
+    with pytest.raises(UsageError, match=r"can't be a column: the schema has more than 20000 columns"):
+        AvroFormat(registered(made))
+
+
 def test_schema_other_than_record_is_a_column() -> None:
     found = AvroFormat(registered("string"))
     assert found.type == pa.string()

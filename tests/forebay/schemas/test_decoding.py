@@ -200,6 +200,17 @@ def test_invalid_readers_schema_is_refused_when_requested(monkeypatch: pytest.Mo
             find_columns(RegistryAccess("http://none"), {column: ReaderSchema(AVRO, number=number)})
 
 
+def test_time_beyond_pythons_range_is_an_error_of_its_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column holds it; a single value of Python can't."""
+    late = '{"type": "long", "logicalType": "timestamp-micros"}'
+    known = Known(RegisteredSchema(1, AVRO, late))
+    monkeypatch.setattr(decoder_module, "Registry", known)
+    monkeypatch.setattr(columns, "Registry", known)
+    decoder = RegistryDecoder(RegistryAccess("http://late"), value=ReaderSchema(AVRO, number=1))
+    with pytest.raises(ValueError, match="value has no value in Python's types: date value out of range"):
+        decoder.value(b"\0\0\0\0\1" + b"\xfe" + b"\xff" * 8 + b"\1")
+
+
 def test_unreachable_registry_is_not_an_error_of_a_record(writers: Writers) -> None:
     """Neither in a query, nor in a job with dead letters."""
     (value,) = writers.avro("away-value", record("a"), [{"a": 1}])

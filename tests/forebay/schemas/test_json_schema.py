@@ -119,6 +119,16 @@ def test_type_that_cant_be_a_column_is_refused_with_its_path(schema: Any, why: s
         JsonFormat(with_x(schema))
 
 
+def test_schema_with_too_many_columns_is_refused() -> None:
+    """Objects within one another have twice as many columns at each level."""
+    defined: dict[str, Any] = {"d0": {"type": "integer"}}
+    for level in range(1, 17):
+        below = {"$ref": f"#/$defs/d{level - 1}"}
+        defined[f"d{level}"] = {"type": "object", "properties": {"a": below, "b": below}}
+    with pytest.raises(UsageError, match="can't be a column: the schema has more than 20000 columns"):
+        JsonFormat(registered({"$ref": "#/$defs/d16", "$defs": defined}))
+
+
 def test_schema_that_is_not_json_is_refused() -> None:
     with pytest.raises(UsageError, match="cannot parse schema 7: it is not JSON"):
         JsonFormat(RegisteredSchema(7, JSON, "{"))

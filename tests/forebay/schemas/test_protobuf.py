@@ -7,6 +7,7 @@ import datetime
 import subprocess
 import sys
 import tempfile
+import time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +21,7 @@ from forebay.model.errors import UnreachableError, UsageError
 from forebay.schemas import proto_source
 from forebay.schemas.bodies import Bodies, Decoded
 from forebay.schemas.protobuf import ProtobufFormat
-from tests.support.kafka.registered import INT64, MESSAGE, ONE, STRING, message_class, orders_file
+from tests.support.kafka.registered import INT64, MANY, MESSAGE, ONE, STRING, message_class, orders_file
 
 NOTHING = {"note": None, "at": None, "card": None, "cash": None, "weight": None}
 
@@ -168,6 +169,48 @@ def test_type_that_cant_be_a_column_is_refused_with_its_path(change: Any, why: s
     change(file)
     with pytest.raises(UsageError, match=why):
         ProtobufFormat(registered(file))
+
+
+def test_schema_with_too_many_columns_is_refused() -> None:
+    """Messages within one another have twice as many columns at each level."""
+    file = small_file(x=INT64, y=INT64)
+    for level in range(16):
+        message = file.message_type.add(name=f"D{level}")
+        below = f".D{level - 1}" if level else ".Small"
+        for number, name in enumerate("ab", 1):
+            message.field.add(name=name, number=number, type=MESSAGE, type_name=below, label=ONE)
+    with pytest.raises(UsageError, match="can't be a column: the schema has more than 20000 columns"):
+        ProtobufFormat(registered(file), "D15")
+
+
+def test_many_repeated_messages_are_built_in_parts() -> None:
+    """Among hundreds of thousands that exist at a time, protobuf needs seconds to find one: 18 s for a body of 1 MB."""
+    file = small_file(x=INT64)
+    many = file.message_type.add(name="Many")
+    entry = many.nested_type.add(name="NamedEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=INT64, label=ONE)
+    entry.field.add(name="value", number=2, type=MESSAGE, type_name=".Small", label=ONE)
+    many.field.add(name="listed", number=1, type=MESSAGE, type_name=".Small", label=MANY)
+    many.field.add(name="named", number=2, type=MESSAGE, type_name=".Many.NamedEntry", label=MANY)
+    schema = registered(file)
+    found = ProtobufFormat(schema, "Many")
+    row = message_class(file, "Many")
+    counts = (20_000, 0, 8_192)
+    rows = [
+        row(listed=[{"x": at} for at in range(count)], named={at: {"x": -at} for at in range(count)})
+        for count in counts
+    ]
+    decoded = read(found, schema, *(b"\2\2" + one.SerializeToString() for one in rows))
+    assert decoded.causes == {}
+    assert decoded.array.to_pylist() == [
+        {"listed": [{"x": at} for at in range(count)], "named": [(at, {"x": -at}) for at in range(count)]}
+        for count in counts
+    ]
+    began = time.process_time()
+    large: Any = read(found, schema, b"\2\2" + b"\n\0" * 500_000).array
+    assert len(large.field("listed")[0]) == 500_000
+    assert time.process_time() - began < 5
 
 
 def test_invalid_descriptor_is_refused() -> None:
