@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import dataclasses
 import io
 import json
 from collections.abc import Callable
@@ -33,6 +34,18 @@ _AVRO: Any = {
         {"name": "t", "type": {"type": "long", "logicalType": "timestamp-millis"}},
     ],
 }  # fmt: skip
+#: a writer's schema with fields that the reader omits: recursive, and of items that take no bytes or are skipped unchecked
+_UNBOUNDED: Any = {
+    **_AVRO, "fields": [
+        {"name": "next", "type": ["null", "R"]},
+        {"name": "zeros", "type": {"type": "array", "items": "null"}},
+        *_AVRO["fields"],
+        {"name": "doubles", "type": {"type": "array", "items": "double"}},
+        {"name": "tree", "type": {"type": "map", "values": {"type": "array", "items": "R"}}},
+    ],
+}  # fmt: skip
+#: bodies of deep nesting, of a huge count, and of nothing
+_ODD = (b"\2" * 40_000, b"\2\0" + b"\x80" * 7 + b"\1" + b"\0" * 100, b"\0" * 1_000)
 _JSON: Any = {
     "type": "object", "$defs": {"i": {"type": ["integer", "null"]}}, "properties": {
         "n": {"$ref": "#/$defs/i"}, "s": {"type": "string"}, "l": {"type": "array", "items": {"type": "number"}},
@@ -52,12 +65,18 @@ def schema_readers() -> dict[str, Reader]:
     order.at.FromSeconds(5)
     refused = (UsageError,)
     return {
-        "Avro schema": text_reader(_schema(AVRO, AvroFormat, avro), avro, allowed=refused, cost=4),
+        "Avro schema": dataclasses.replace(
+            text_reader(_schema(AVRO, AvroFormat, avro), avro, allowed=refused, cost=4),
+            refused=(json.dumps(_UNBOUNDED).encode(),),
+        ),
         "JSON schema": text_reader(_schema(JSON, JsonFormat, documents), documents, allowed=refused, cost=4),
         "Protobuf descriptor": Reader(
             honest=(orders.SerializeToString(),), read=_descriptor, allowed=refused, cost=4
         ),
         "Avro body": _bodies(AvroFormat(RegisteredSchema(7, AVRO, avro)), RegisteredSchema(7, AVRO, avro), _avro_row()),
+        "Avro body of an unbounded schema": _bodies(
+            AvroFormat(RegisteredSchema(7, AVRO, avro)), RegisteredSchema(8, AVRO, json.dumps(_UNBOUNDED)), _unbounded_row()
+        ),
         "JSON body": _bodies(
             JsonFormat(RegisteredSchema(7, JSON, documents)), RegisteredSchema(7, JSON, documents),
             b'{"n": 5, "s": "x", "l": [1, 2.5], "o": {"b": true}, "a": "y", "m": {"k": "v"}}',
@@ -76,13 +95,15 @@ def schema_readers() -> dict[str, Reader]:
 
 
 def _schema(name: str, made: Callable[[RegisteredSchema], Format], own: str) -> Callable[[str], None]:
-    """Return the reading of a schema: as a reader's, and as a writer's for the reader's schema ``own``."""
+    """Return the reading of a schema: as a reader's, and as a writer's of odd bodies for the reader's schema ``own``."""
     reader = made(RegisteredSchema(7, name, own))
 
     def read(text: str) -> None:
         schema = RegisteredSchema(8, name, text)
         with contextlib.suppress(UsageError, ValueError):
-            reader.writer(schema)
+            decode = reader.writer(schema)
+            for body in _ODD:
+                assert len(decode(Bodies(memoryview(body), [0], [len(body)])).array) == 1
         made(schema)
 
     return read
@@ -103,6 +124,14 @@ def _avro_row() -> bytes:
     plain = {**_AVRO, "fields": [{**field, "type": _without_logical(field["type"])} for field in _AVRO["fields"]]}
     fastavro.schemaless_writer(stream, fastavro.parse_schema(plain), row)
     return stream.getvalue()
+
+
+def _unbounded_row() -> bytes:
+    """Return a row whose fields are those of ``_avro_row`` between those that the reader omits."""
+    row = _avro_row()
+    inner = b"\0\0" + row + b"\0\0"
+    zeros, doubles, tree = b"\4\0", b"\2" + bytes(8) + b"\0", b"\2\2k\2" + inner + b"\0\0"
+    return b"\2" + inner + zeros + row + doubles + tree
 
 
 def _without_logical(kind: Any) -> Any:
