@@ -60,11 +60,15 @@ class AvroFormat:
             # if both schemas give every number the same meaning, Arrow converts numbers to times
             same = all(theirs.get(path) == self._logical.get(path) for path in theirs.keys() | self._logical.keys())
             keep = frozenset({_DECIMAL} if same else {_DECIMAL, *(name for _, name in _TIMES)})
-            read_by, written_by = (_parsed(_stripped(one, keep)) for one in (self._schema, written))
-            alike = _stripped(self._schema, keep) == _stripped(written, keep)
+            read_by, written_by = (_stripped(one, keep) for one in (self._schema, written))
+            alike = read_by == written_by
+            # fastavro parses a schema that is not a record again for each body
+            boxed = not (_is_record(read_by) and _is_record(written_by))
+            parsed = _parsed_in_record if boxed else _parsed
             return _BodyReader(
-                written_by,
-                None if alike else read_by,
+                parsed(written_by),
+                None if alike else parsed(read_by),
+                boxed=boxed,
                 check=body_check(written, None if alike else self._schema),
                 made=self._raw_type,
                 wanted=self.type,
@@ -80,6 +84,7 @@ class _BodyReader:
         writer: Schema,
         reader: Schema | None,
         *,
+        boxed: bool,
         check: Callable[[bytes, int], None] | None,
         made: pa.DataType,
         wanted: pa.DataType,
@@ -89,11 +94,12 @@ class _BodyReader:
         self._writer, self._reader = writer, reader
         self._check = check
         self._made, self._wanted = made, wanted
-        self._convert = convert
+        self._named = convert is not None
+        self._convert = _unboxed(convert) if boxed else convert
 
     def decode(self, bodies: Bodies) -> Decoded:
         read, writer, reader, convert, check = self._read, self._writer, self._reader, self._convert, self._check
-        named = convert is not None
+        named = self._named
         data = bytes(bodies.data) + b"\0"
         rows: list[Any] = []
         causes: dict[int, str] = {}
@@ -134,6 +140,19 @@ def _library() -> Any:
 
 def _parsed(schema: Schema) -> Schema:
     return _library().parse_schema(schema)
+
+
+def _is_record(schema: Schema) -> bool:
+    return isinstance(schema, dict) and schema["type"] in ("record", "error")
+
+
+def _parsed_in_record(schema: Schema) -> Schema:
+    """Return a record with one field of ``schema``. Its bodies are those of ``schema``."""
+    return _parsed({"type": "record", "name": "ForebayBody", "fields": [{"name": "body", "type": schema}]})
+
+
+def _unboxed(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+    return lambda row: row["body"] if convert is None else convert(row["body"])
 
 
 def _whole(schema: RegisteredSchema) -> Schema:

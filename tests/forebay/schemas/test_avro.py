@@ -225,3 +225,13 @@ def test_schema_other_than_record_is_a_column() -> None:
     found = AvroFormat(registered("string"))
     assert found.type == pa.string()
     assert found.writer(registered("string"))(Bodies(memoryview(b"\4hi"), [0], [3])).array.to_pylist() == ["hi"]
+    assert found.writer(registered(["null", "bytes"]))(Bodies(memoryview(b"\2\4hi"), [0], [4])).array.to_pylist() == [
+        "hi"
+    ]
+    either = AvroFormat(registered(["string", record(("x", "int"))]))
+    for body, row in (
+        (b"\0\4hi", {"member0": "hi", "member1": None}),
+        (b"\2\2", {"member0": None, "member1": {"x": 1}}),
+    ):
+        writer = registered(["string", record(("x", "int"))])
+        assert either.writer(writer)(Bodies(memoryview(body), [0], [len(body)])).array.to_pylist() == [row]
