@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import getpass
 import os
@@ -47,15 +48,14 @@ class Invocation:
     def config_path(self) -> Path:
         """The configuration file: ``--config``, else FOREBAY_CONFIG, else ./forebay.toml, else /etc/forebay/forebay.toml.
 
-        Raises SettingsError if there is none.
+        Raises SettingsError if there is none, or if this user may not read it.
         """
-        if self.config is not None:
-            return self.config
-        named = os.environ.get("FOREBAY_CONFIG")
+        named = self.config or os.environ.get("FOREBAY_CONFIG")
         if named:
+            _is_readable(Path(named))
             return Path(named)
         for path in _DEFAULT_FILES:
-            if path.exists():
+            if _is_readable(path):
                 return path
         raise SettingsError(
             f"no configuration: neither {' nor '.join(map(str, _DEFAULT_FILES))} exists; "
@@ -91,6 +91,27 @@ class Invocation:
         console = self.console()
         for made in tables():
             console.print(made)
+
+
+def _is_readable(path: Path) -> bool:
+    """Return whether there is a file ``path``. Raises SettingsError, with a user who may read it, if this user may not."""
+    try:
+        path.stat()
+        if os.access(path, os.R_OK):
+            return True
+    except PermissionError:
+        pass
+    except OSError:
+        return False
+    owner = "root"
+    for place in (path, *path.absolute().parents):
+        with contextlib.suppress(OSError, KeyError):  # in a closed folder, or of a user without a name
+            owner = place.owner()
+            break
+    raise SettingsError(
+        f"{path}: this user may not read it: run `sudo -u {owner} {sys.prefix}/bin/forebay --config {path.absolute()} COMMAND`, "
+        "or name another file with --config FILE or FOREBAY_CONFIG"
+    )
 
 
 def person(because: str = "") -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,6 +68,39 @@ class Project:
             timeout=120,
             check=False,
         )
+
+
+@pytest.fixture
+def closed_folder() -> Iterator[Path]:
+    """A folder that an ordinary user can see, and can't enter."""
+    # pytest's own folders are closed themselves
+    outer = Path(tempfile.mkdtemp())
+    outer.chmod(0o755)
+    folder = outer / "closed"
+    folder.mkdir()
+    (folder / "forebay.toml").write_text("")
+    folder.chmod(0o000)
+    yield folder
+    folder.chmod(0o700)
+    shutil.rmtree(outer)
+
+
+@pytest.fixture
+def as_ordinary_user() -> Callable[[], AbstractContextManager[None]]:
+    """Inside the context this process has no rights of root."""
+
+    @contextmanager
+    def changed() -> Iterator[None]:
+        if os.getuid() != 0:
+            yield
+            return
+        os.setresuid(65534, 65534, 0)
+        try:
+            yield
+        finally:
+            os.setresuid(0, 0, 0)
+
+    return changed
 
 
 @pytest.fixture
