@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -62,7 +65,8 @@ def process(batch):
 def init(invocation: Invocation, folder: Path, topics: tuple[str, ...], broker: str, stream: str | None) -> int:
     """Write forebay.toml and jobs.py into DIR (default: this folder), with all data of the stream in DIR/data.
 
-    Overwrites nothing: exits with 2 if one of the two files exists.
+    Overwrites nothing: exits with 2 if one of the two files exists. A jobs.py as this command writes it is kept, so that a
+    call that was interrupted can be repeated.
     """
     folder = folder.resolve()
     topics = topics or ("flights",)
@@ -73,27 +77,69 @@ def init(invocation: Invocation, folder: Path, topics: tuple[str, ...], broker: 
         topics=toml_text(list(topics)),
     )
     _check(configuration)
-    paths = {folder / "forebay.toml": configuration, folder / "jobs.py": JOB}
-    if there := [str(path) for path in paths if path.exists()]:
+    configuration_path, job_path = folder / "forebay.toml", folder / "jobs.py"
+    # the configuration last: as long as it is absent, the call can be repeated
+    paths = {job_path: JOB, configuration_path: configuration}
+    if not configuration_path.exists() and _is_written(job_path, JOB):
+        del paths[job_path]
+    if there := [str(path) for path in reversed(paths) if path.exists()]:
         verb = "exists" if len(there) == 1 else "exist"
         raise UsageError(f"{' and '.join(there)} {verb} already, and init overwrites nothing: name another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for path, text in paths.items():
-            with path.open("x", encoding="utf-8") as file:
-                file.write(text)
+        _write(paths)
+        _temporary(job_path).unlink(missing_ok=True)  # also of a jobs.py that is kept
     except OSError as error:
-        raise UsageError(f"{error.filename}: can't be written: {error.strerror}") from None
+        # a full disk names no file
+        raise UsageError(f"{error.filename2 or error.filename or folder}: can't be written: {error.strerror}") from None
     if invocation.json:
-        invocation.write({"files": [str(path) for path in paths]})
+        invocation.write({"files": [str(configuration_path), str(job_path)]})
     else:
-        click.echo("\n".join(f"wrote {path}" for path in paths))
+        for path in (configuration_path, job_path):
+            click.echo(f"{'wrote' if path in paths else 'kept'} {path}")
     here = "" if folder == Path.cwd() else f"cd {folder}; "
     trial = " ".join(f"--topic {topic}:4" for topic in topics)
     invocation.say(
         f"next: {here}forebay validate; forebay up. Without a Kafka cluster, first: forebay broker {trial} --data kafka --detach"
     )
     return FINE
+
+
+def _is_written(path: Path, text: str) -> bool:
+    try:
+        return path.read_bytes() == text.encode()
+    except OSError:
+        return False
+
+
+def _write(texts: Mapping[Path, str]) -> None:
+    """Write all files in this order, each one whole or not at all, and overwrite none. Raises OSError."""
+    try:
+        for path, text in texts.items():
+            _temporary(path).unlink(missing_ok=True)  # of a call that was killed
+            with _temporary(path).open("x", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        for path in texts:
+            _link(_temporary(path), path)
+    finally:
+        for path in texts:
+            _temporary(path).unlink(missing_ok=True)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.new")
+
+
+def _link(temporary: Path, path: Path) -> None:
+    """Give a file its name. Raises FileExistsError if there is one of this name."""
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS) or path.exists():
+            raise
+        os.rename(temporary, path)  # a file system without links, such as exFAT
 
 
 def _check(configuration: str) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ast
+import errno
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,6 +73,71 @@ def test_wrong_option_of_init_is_one_sentence_and_writes_nothing(
     err = capsys.readouterr().err
     assert message in err and err.startswith("forebay: forebay init: ") and err.count("\n") == 1
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("call", "count"), [("fsync", 1), ("fsync", 2), ("link", 1), ("link", 2), ("unlink", 3), ("unlink", 4)]
+)
+def test_repeat_completes_an_init_that_was_killed(tmp_path: Path, call: str, count: int) -> None:
+    program = f"""
+import os, sys
+from itertools import count
+before, calls = os.{call}, count(1)
+def killed(*arguments, **options):
+    if next(calls) == {count}:
+        os._exit(9)
+    return before(*arguments, **options)
+os.{call} = killed
+from deploy.main import main
+main(["init", sys.argv[1]])
+"""
+    assert subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False).returncode == 9
+    again = main(["init", str(tmp_path)])
+    assert again == (2 if call == "unlink" else 0)  # both files have their names by then
+    whole = tmp_path / "whole"
+    assert main(["init", str(whole)]) == 0
+    assert (tmp_path / "jobs.py").read_text() == (whole / "jobs.py").read_text()
+    assert load(tmp_path / "forebay.toml", {}).driver.job == "jobs:process"
+    if again == 0:
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["forebay.toml", "jobs.py", "whole"]
+
+
+def test_init_on_a_full_disk_leaves_no_file_and_names_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        assert main(["init", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"forebay: {tmp_path}: can't be written: No space left on device\n"
+    assert list(tmp_path.iterdir()) == []
+    assert main(["init", str(tmp_path)]) == 0
+
+
+def test_init_overwrites_no_file_that_appears_while_it_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = os.fsync
+
+    def other_program(descriptor: int) -> None:
+        (tmp_path / "forebay.toml").write_text("mine")
+        before(descriptor)
+
+    monkeypatch.setattr(os, "fsync", other_program)
+    assert main(["init", str(tmp_path)]) == 2
+    assert f"{tmp_path}/forebay.toml: can't be written: File exists" in capsys.readouterr().err
+    assert (tmp_path / "forebay.toml").read_text() == "mine"
+
+
+def test_init_works_on_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Path) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refused)
+    assert main(["init", str(tmp_path)]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["forebay.toml", "jobs.py"]
 
 
 def test_folder_that_can_not_be_made_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
