@@ -91,9 +91,14 @@ def plan_installation(
             File(CONFIGURATION, configuration, 0o600, keep=True),
             File(TOKENS, tokens, 0o600, keep=True),
             File(SYSUSERS, f'u {USER} - "Forebay" {DATA_FOLDER}\n'),
-            *(File(f"{UNIT_FOLDER}/{UNITS[role]}", unit(role, program, outside)) for role in roles),
+            *(File(unit_path(role), unit(role, program, outside)) for role in roles),
         ),
     )
+
+
+def unit_path(role: Role) -> str:
+    """Return the path of the unit file of ``role``."""
+    return f"{UNIT_FOLDER}/{UNITS[role]}"
 
 
 def unit(role: Role, program: str = _PROGRAM, writable: Sequence[str] = ()) -> str:
@@ -115,10 +120,12 @@ def _word(text: str) -> str:
 
 
 def folders_outside(settings: Settings) -> list[str]:
-    """Return the local folders outside ``/var/lib/forebay`` that services write to."""
+    """Return the local folders outside ``/var/lib/forebay`` that services write to; a folder comes before those in it."""
     urls = [settings.wal.url, settings.driver.journal, settings.dead_letters.url or ""]
-    found = [path for url in urls if (path := local_path(url)) is not None] + [settings.agent.blocks]
-    return [path for path in dict.fromkeys(found) if path != DATA_FOLDER and not path.startswith(f"{DATA_FOLDER}/")]
+    found = {path for url in urls if (path := local_path(url)) is not None} | {settings.agent.blocks}
+    if settings.spark.class_archive is not None:
+        found.add(settings.spark.class_archive)
+    return sorted(path for path in found if path != DATA_FOLDER and not path.startswith(f"{DATA_FOLDER}/"))
 
 
 def first_configuration() -> str:

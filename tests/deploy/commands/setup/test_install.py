@@ -1,45 +1,51 @@
-"""``forebay install``: the files that it puts on a host, the files that it keeps, and the unit files."""
+"""``forebay install``: the files that it puts on a host, the files that it keeps, and what it refuses."""
 
 from __future__ import annotations
 
-import configparser
+import errno
 import json
 import os
 import shutil
 import stat
 import subprocess
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from deploy.commands.setup import install as command
-from deploy.commands.setup.install import Host, Step, _uninstalled
+from deploy.commands.setup.host import Host, Step
+from deploy.commands.setup.install import _uninstalled
 from deploy.commands.setup.installation import (
     EXAMPLE,
     ROLES,
     UNITS,
     Installation,
-    Role,
+    first_configuration,
     folders_outside,
     new_tokens,
     plan_installation,
     unit,
 )
 from deploy.main import main
-from driver.decision_loop.stopping import GRACE_SECONDS
-from driver.service import CLOSE_SECONDS as DRIVER_CLOSE_SECONDS
-from executor_agent.main import CLOSE_SECONDS as AGENT_CLOSE_SECONDS
-from executor_agent.main import STOP_MARGIN_SECONDS
 from forebay.model.errors import SettingsError, StoreError, UsageError
 from forebay.security import roles as security
 from forebay.settings.reading.load import from_values, load
-from receiver.service import CLOSE_SECONDS as RECEIVER_CLOSE_SECONDS
 from tests.conftest import missing
 
 PROGRAM = "/opt/forebay/bin/forebay"
 UNIT_PATHS = {role: f"etc/systemd/system/{name}" for role, name in UNITS.items()}
-#: better is less; the unit files must not be worse
-EXPOSURE_MAX = 2.0
+#: a configuration with its folders below /srv/forebay
+ELSEWHERE = """
+stream = "flights"
+data = "/srv/forebay"
+[kafka]
+topics = ["t"]
+"bootstrap.servers" = "b:1"
+[security]
+token_file = "/etc/forebay/tokens"
+"""
 
 
 def run(prefix: Path, *arguments: str) -> int:
@@ -61,9 +67,6 @@ def outcomes(prefix: Path, capsys: pytest.CaptureFixture[str], *arguments: str) 
     capsys.readouterr()
     assert run(prefix, "--json", *arguments) == 0
     return {step["what"]: step["outcome"] for step in json.loads(capsys.readouterr().out)}
-
-
-# ---- the host --------------------------------------------------------------------------------------------------------
 
 
 def test_install_changes_nothing_without_apply(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,6 +123,101 @@ def test_a_second_call_changes_nothing_and_an_upgrade_writes_the_units_alone(
     assert tree(tmp_path) == before
 
 
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_services_can_enter_the_new_folders_above_their_own_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    given, host = tmp_path / "given.toml", tmp_path / "host"
+    given.write_text(ELSEWHERE)
+    (host / "srv").mkdir(parents=True)
+    (host / "srv").chmod(0o711)
+    before = os.umask(umask)
+    try:
+        assert run(host, "--configuration", str(given), "--yes") == 0
+    finally:
+        os.umask(before)
+    found = tree(host)
+    assert found["srv"][0] == 0o711  # it was there
+    for folder in ("srv/forebay", "etc", "etc/systemd", "etc/systemd/system", "etc/sysusers.d", "var", "var/lib"):
+        assert found[folder][0] == 0o755, folder
+    for name in ("wal", "journal", "blocks", "classes"):
+        assert found[f"srv/forebay/{name}"][0] == 0o700
+        for path in UNIT_PATHS.values():
+            assert f"\nReadWritePaths=-/srv/forebay/{name}\n" in found[path][1]
+
+
+def test_full_disk_leaves_no_host_with_some_of_its_units(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = os.fsync
+
+    def full(descriptor: int) -> None:
+        if "forebay-receiver" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        before(descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        assert run(tmp_path, "--yes") == StoreError.exit_code
+    assert "No space left on device" in capsys.readouterr().err
+    assert [path for path in tree(tmp_path) if ".service" in path or ".new" in path] == []
+    assert run(tmp_path, "--yes") == 0
+    assert all((tmp_path / path).exists() for path in UNIT_PATHS.values())
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_configuration_that_is_not_utf_8_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], installed: bool
+) -> None:
+    given, host = tmp_path / "given.toml", tmp_path / "host"
+    given.write_bytes(ELSEWHERE.encode() + b"# caf\xe9\n")
+    if installed:
+        assert run(host, "--yes") == 0
+    before = tree(host)
+    capsys.readouterr()
+    assert run(host, "--configuration", str(given), "--yes") == SettingsError.exit_code
+    said = capsys.readouterr().err
+    assert said.startswith(f"forebay: --configuration: {given} is not UTF-8 text") and said.count("\n") == 1
+    assert tree(host) == before
+
+
+def test_kept_file_that_is_not_utf_8_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, "--yes") == 0
+    (tmp_path / "etc/forebay/tokens").write_bytes(b"# caf\xe9\noperator 0123456789abcdef\n")
+    (tmp_path / UNIT_PATHS["agent"]).write_bytes(b"# caf\xe9\n")
+    done = outcomes(tmp_path, capsys, "--yes")
+    assert (done["/etc/forebay/tokens"], done[f"/{UNIT_PATHS['agent']}"]) == ("kept", "replaced")
+
+
+@pytest.mark.parametrize("arguments", [(), ("--uninstall",)])
+def test_ordinary_user_on_an_installed_host_gets_one_sentence(
+    closed_folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    as_ordinary_user: Callable[[], AbstractContextManager[None]],
+    arguments: tuple[str, ...],
+) -> None:
+    prefix = closed_folder.parent
+    (prefix / "etc").mkdir()
+    (prefix / "etc").chmod(0o755)
+    (prefix / "etc/forebay").symlink_to(closed_folder)
+    with as_ordinary_user():
+        assert run(prefix, *arguments) == UsageError.exit_code
+    message = "this user may not read it: run this command as root, with `sudo`"
+    assert capsys.readouterr().err == f"forebay: {prefix}/etc/forebay/forebay.toml: {message}\n"
+
+
+def test_ordinary_user_who_may_not_see_a_folder_of_the_configuration_gets_one_sentence(
+    closed_folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    as_ordinary_user: Callable[[], AbstractContextManager[None]],
+) -> None:
+    prefix = closed_folder.parent
+    given = prefix / "given.toml"
+    given.write_text(ELSEWHERE.replace("/srv/forebay", "/closed"))
+    given.chmod(0o644)
+    with as_ordinary_user():
+        assert run(prefix, "--configuration", str(given)) == UsageError.exit_code
+    assert f"forebay: {prefix}/closed/blocks: this user may not read it: run" in capsys.readouterr().err
+
+
 def test_folders_that_others_could_read_are_closed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "etc/forebay").mkdir(parents=True)
     (tmp_path / "etc/forebay").chmod(0o755)
@@ -136,7 +234,7 @@ def test_a_host_gets_the_units_of_its_roles_and_no_tokens_of_another_hosts_drive
 
 def test_configuration_and_tokens_may_be_given(tmp_path: Path) -> None:
     given, tokens = tmp_path / "given.toml", tmp_path / "given-tokens"
-    given.write_text(EXAMPLE.read_text().replace("file:///var/lib/forebay/wal", "file:///data/wal"))
+    given.write_text(first_configuration().replace("file:///var/lib/forebay/wal", "file:///data/wal"))
     tokens.write_text("agent 0123456789abcdef\n")
     host = tmp_path / "host"
     assert run(host, "--configuration", str(given), "--tokens", str(tokens), "--yes") == 0
@@ -195,7 +293,7 @@ def test_folders_in_the_services_own_are_not_named_again() -> None:
 def test_folders_of_a_configuration_with_one_data_folder_are_writable_for_the_services() -> None:
     short = {"stream": "flights", "kafka": {"topics": ["t"], "bootstrap.servers": "b:1"}}
     assert folders_outside(from_values({**short, "data": "/var/lib/forebay"})) == []
-    outside = ["/srv/f/wal", "/srv/f/journal", "/srv/f/blocks"]
+    outside = ["/srv/f/blocks", "/srv/f/classes", "/srv/f/journal", "/srv/f/wal"]
     assert folders_outside(from_values({**short, "data": "/srv/f"})) == outside
 
 
@@ -306,59 +404,3 @@ def test_only_root_changes_the_system(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 def test_tokens_differ_at_each_call() -> None:
     assert new_tokens(ROLES) != new_tokens(ROLES)
-
-
-# ---- the units -------------------------------------------------------------------------------------------------------
-
-
-def directives(role: Role) -> configparser.SectionProxy:
-    parser = configparser.ConfigParser(strict=False, interpolation=None, delimiters=("=",))
-    parser.optionxform = str  # type: ignore[assignment, method-assign]
-    parser.read_string(unit(role))
-    return parser["Service"]
-
-
-@pytest.mark.parametrize("role", ROLES)
-def test_failure_that_a_restart_can_not_fix_is_not_restarted(role: Role) -> None:
-    """INV-4: a fenced service stays down."""
-    service = directives(role)
-    assert service["RestartPreventExitStatus"].split() == ["2", "4"]
-    assert service["Restart"] == "on-failure" and service["Type"] == "notify"
-
-
-def seconds(text: str) -> float:
-    return sum(float(part[:-3]) * 60 if part.endswith("min") else float(part[:-1]) for part in text.split())
-
-
-def test_a_stop_has_the_time_that_the_defaults_give_it() -> None:
-    settings = load(EXAMPLE, {})
-    needed = {
-        "driver": settings.driver.stop_timeout + GRACE_SECONDS + DRIVER_CLOSE_SECONDS,
-        "agent": settings.receiver.drain_timeout + STOP_MARGIN_SECONDS + AGENT_CLOSE_SECONDS,
-        "receiver": settings.receiver.drain_timeout + RECEIVER_CLOSE_SECONDS,
-    }
-    for role in ROLES:
-        assert seconds(directives(role)["TimeoutStopSec"]) > needed[role], role
-
-
-@pytest.mark.parametrize("role", ROLES)
-def test_systemd_takes_the_unit_and_calls_it_safe(role: Role, tmp_path: Path) -> None:
-    if shutil.which("systemd-analyze") is None:
-        missing("systemd-analyze is not here: apt-get install systemd")
-    assert run(tmp_path, "--yes") == 0
-    program = tmp_path / PROGRAM.lstrip("/")
-    program.parent.mkdir(parents=True)
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    shutil.copytree("/usr/lib/systemd/system", tmp_path / "usr/lib/systemd/system", symlinks=True)
-    name = UNITS[role].replace("@.", "@1.")
-    verified = analyze(tmp_path, "verify", name)
-    assert (verified.returncode, verified.stderr) == (0, ""), verified.stderr
-    judged = analyze(tmp_path, "security", "--offline=true", f"--threshold={EXPOSURE_MAX * 10:.0f}", name)
-    assert judged.returncode == 0, judged.stdout[-2000:]
-
-
-def analyze(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["systemd-analyze", "--no-pager", f"--root={root}", *arguments], capture_output=True, text=True, check=False
-    )
