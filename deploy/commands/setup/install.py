@@ -23,6 +23,7 @@ from deploy.commands.setup.installation import (
     Role,
     first_configuration,
     new_tokens,
+    other_token_file,
     plan_installation,
     unit_path,
 )
@@ -194,6 +195,8 @@ def _checked_settings(source: Path | None, uninstall: bool) -> Settings | None:
         if not uninstall:
             raise
         return None
+    if source is not None and not uninstall and (problem := other_token_file(settings)):
+        raise SettingsError(f"{source}: {problem}. Nothing was changed", "security.token_file")
     return settings
 
 

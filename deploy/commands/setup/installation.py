@@ -6,6 +6,7 @@ folders outside ``/var/lib/forebay`` that the configuration names.
 
 from __future__ import annotations
 
+import os.path
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ CONFIGURATION_FOLDER, DATA_FOLDER = "/etc/forebay", "/var/lib/forebay"
 CONFIGURATION, TOKENS = f"{CONFIGURATION_FOLDER}/forebay.toml", f"{CONFIGURATION_FOLDER}/tokens"
 UNIT_FOLDER = "/etc/systemd/system"
 SYSUSERS = "/etc/sysusers.d/forebay.conf"
+#: the token file as the units name it for their services
+CREDENTIAL = "credential:tokens"
 #: random bytes in a token
 TOKEN_BYTES = 32
 _DEPLOY = Path(__file__).parents[2]
@@ -126,6 +129,18 @@ def folders_outside(settings: Settings) -> list[str]:
     if settings.spark.class_archive is not None:
         found.add(settings.spark.class_archive)
     return sorted(path for path in found if path != DATA_FOLDER and not path.startswith(f"{DATA_FOLDER}/"))
+
+
+def other_token_file(settings: Settings) -> str | None:
+    """Return what is wrong if the configuration does not name the token file that the units give to the services."""
+    named = settings.security.token_file
+    if named == CREDENTIAL or (named is not None and os.path.normpath(named) == TOKENS):
+        return None
+    reason = (
+        f"security.token_file is {'not set' if named is None else named}, but the units give each service {TOKENS}, "
+        f"and commands must use the same tokens: write {_TOKENS} below [security]"
+    )
+    return reason if named is None else f"{reason}, and move the tokens there"
 
 
 def first_configuration() -> str:

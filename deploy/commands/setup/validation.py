@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
+from deploy.commands.setup.installation import CONFIGURATION, ROLES, other_token_file, unit_path
 from deploy.console.invocation import (
     FINE,
     UNREACHABLE,
@@ -63,7 +64,7 @@ def check_all(settings: Settings, config_path: Path) -> Iterator[Check]:
         yield Check("wal", "fine", without_wal(settings))
     yield from check_folders(settings)
     yield from _check_keys(settings)
-    yield from _check_access(settings)
+    yield from _check_access(settings, config_path)
     yield from _check_addresses(settings)
     yield from _check_names(config_path)
     if settings.driver.job is None:
@@ -149,7 +150,7 @@ def _check_keys(settings: Settings) -> Iterator[Check]:
     yield Check("wal keys", "fine", detail)
 
 
-def _check_access(settings: Settings) -> Iterator[Check]:
+def _check_access(settings: Settings, config_path: Path) -> Iterator[Check]:
     """Check the tokens and certificates of the roles that a process with this configuration may have."""
     from forebay.security.access import Access, Guard, TokenFile
 
@@ -166,7 +167,10 @@ def _check_access(settings: Settings) -> Iterator[Check]:
     except SettingsError as error:
         yield Check("tokens", "wrong", str(error))
         return
-    yield Check("tokens", "fine", detail)
+    # on an installed host the services have other tokens than the commands, which would get HTTP 401
+    is_installed = config_path.resolve() == Path(CONFIGURATION) and any(map(os.path.exists, map(unit_path, ROLES)))
+    problem = other_token_file(settings) if is_installed else None
+    yield Check("tokens", "fine" if problem is None else "note", problem or detail)
 
 
 def _check_addresses(settings: Settings) -> Iterator[Check]:

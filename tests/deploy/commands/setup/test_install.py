@@ -187,6 +187,43 @@ def test_kept_file_that_is_not_utf_8_is_kept(tmp_path: Path, capsys: pytest.Capt
     assert (done["/etc/forebay/tokens"], done[f"/{UNIT_PATHS['agent']}"]) == ("kept", "replaced")
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("", "security.token_file is not set, "),
+        ('token_file = "/srv/tokens"', "security.token_file is /srv/tokens, "),
+        ('token_file = "credential:other"', "security.token_file is credential:other, "),
+    ],
+)
+@pytest.mark.parametrize("installed", [False, True])
+def test_configuration_with_other_tokens_than_the_units_is_refused_before_any_change(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, reason: str, installed: bool
+) -> None:
+    given, host = tmp_path / "given.toml", tmp_path / "host"
+    given.write_text(ELSEWHERE.replace('token_file = "/etc/forebay/tokens"', line))
+    if installed:
+        assert run(host, "--yes") == 0
+        (host / UNIT_PATHS["agent"]).write_text("an older release's")
+        shutil.copy(given, host / "etc/forebay/forebay.toml")
+    before = tree(host)
+    source = host / "etc/forebay/forebay.toml" if installed else given
+    for apply in ((), ("--yes",)):
+        capsys.readouterr()
+        assert run(host, "--configuration", str(given), *apply) == SettingsError.exit_code
+        said = capsys.readouterr().err
+        assert said.startswith(f"forebay: {source}: {reason}but the units give each service /etc/forebay/tokens")
+        assert 'write token_file = "/etc/forebay/tokens" below [security]' in said and "Nothing was changed" in said
+        assert tree(host) == before
+    assert run(host, "--uninstall", "--yes") == 0
+
+
+@pytest.mark.parametrize("named", ["/etc/forebay//tokens", "credential:tokens"])
+def test_other_names_of_the_units_token_file_are_accepted(tmp_path: Path, named: str) -> None:
+    given = tmp_path / "given.toml"
+    given.write_text(ELSEWHERE.replace("/etc/forebay/tokens", named))
+    assert run(tmp_path / "host", "--configuration", str(given), "--yes") == 0
+
+
 @pytest.mark.parametrize("arguments", [(), ("--uninstall",)])
 def test_ordinary_user_on_an_installed_host_gets_one_sentence(
     closed_folder: Path,

@@ -16,6 +16,7 @@ from deploy.console.invocation import prepare_job_imports
 from deploy.main import main
 from forebay.kafka.embedded.broker import MockBroker
 from forebay.model.errors import SettingsError, UsageError
+from forebay.settings.reading.load import from_values
 from forebay_start import NAMES
 
 
@@ -140,6 +141,26 @@ def test_each_mistake_of_the_configuration_has_its_own_line(
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["wrong", "wrong", "unknown"]
     assert sum("did you mean" in line for line in lines) == 2
+
+
+def test_installed_host_whose_configuration_names_no_tokens_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The units give the services tokens, so commands without them would get HTTP 401."""
+    config = tmp_path / "forebay.toml"
+
+    def tokens() -> validation.Check:
+        kafka = {"topics": ["t"], "bootstrap.servers": "b:1"}
+        (check,) = validation._check_access(from_values({"stream": "s", "data": "/srv/f", "kafka": kafka}), config)
+        return check
+
+    assert tokens().outcome == "fine"
+    monkeypatch.setattr(validation, "CONFIGURATION", str(config))
+    monkeypatch.setattr(validation, "unit_path", lambda role: str(tmp_path / role))
+    assert tokens().outcome == "fine"  # no unit
+    (tmp_path / "agent").touch()
+    assert tokens().outcome == "note"
+    assert 'write token_file = "/etc/forebay/tokens" below [security]' in tokens().detail
 
 
 @pytest.mark.parametrize("section", ["driver", "agent"])
