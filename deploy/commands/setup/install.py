@@ -17,6 +17,7 @@ from deploy.commands.setup.installation import (
     ROLES,
     SYSUSERS,
     TOKENS,
+    UNIT_FOLDER,
     UNITS,
     USER,
     Installation,
@@ -61,7 +62,7 @@ WOULD = {
     "roles",
     type=click.Choice(ROLES),
     multiple=True,
-    help="Service of this host; repeatable [default: all].",
+    help="Service of this host; repeatable [default: those whose units the host has; all if it has none].",
 )
 @click.option(
     "--prefix",
@@ -120,7 +121,8 @@ def install(
         raise UsageError(f"--program {command}: write an absolute path without spaces, quotes, %, $ and \\")
     if real and not uninstall:
         _require_visible(command)
-    default = ROLES
+    present = tuple(role for role in ROLES if host.has(unit_path(role)))
+    default = present or ROLES
     configuration = _checked_configuration(given) if given is not None else first_configuration()
     source = host.at(CONFIGURATION) if host.has(CONFIGURATION) else given
     settings = _checked_settings(source, uninstall)
@@ -128,6 +130,8 @@ def install(
     wanted = plan_installation(roles or default, command, settings, configuration, tokens)
     booted = real and Path("/run/systemd/system").exists()
     steps = _uninstalled(host, wanted, roles or default, booted) if uninstall else _installed(host, wanted, booted)
+    if not roles and not uninstall:
+        invocation.say(_reason_for_roles(present, host))
     where = "on this host" if real else f"below {prefix.resolve()}"
     if not invocation.json:
         click.echo(f"{'what is done' if yes else 'what would be done'} {where}:")
@@ -143,7 +147,7 @@ def install(
         invocation.say(f"nothing was changed {where}: add --apply to do it")
     elif not uninstall:
         invocation.say(f"done {where}")
-        invocation.say(_next_steps(roles or default, command, host))
+        invocation.say(_next_steps(done, roles or default, command, host))
     return FINE
 
 
@@ -224,9 +228,33 @@ def _require_visible(command: str) -> None:
             )
 
 
-def _next_steps(roles: Sequence[Role], program: str, host: Host) -> str:
-    units = " ".join(UNITS[role].replace("@.service", "@1") for role in ROLES if role in roles)
-    return (
-        f"next: edit {host.at(CONFIGURATION)} and {host.at(TOKENS)}; {program} --config {CONFIGURATION} validate; "
-        f"systemctl enable --now {units}. After an upgrade: systemctl restart, one unit after another"
-    )
+def _reason_for_roles(present: Sequence[Role], host: Host) -> str:
+    """Return the sentence about the roles of a call without --role."""
+    folder = host.at(UNIT_FOLDER)
+    if present:
+        return f"roles: {', '.join(present)}, because their units are in {folder}; add another one with --role"
+    return f"roles: {', '.join(ROLES)}, because {folder} has no unit of Forebay; choose some of them with --role"
+
+
+def _next_steps(done: Sequence[Step], roles: Sequence[Role], program: str, host: Host) -> str:
+    """Return the commands that start new units, and those that restart the others after an upgrade."""
+    written = {step.what for step in done if step.outcome == "written"}
+    new = [_instance(role) for role in roles if unit_path(role) in written]
+    others = [_instance(role) for role in ROLES if role in roles and unit_path(role) not in written]
+    check = f"{program} --config {CONFIGURATION} validate"
+    steps = [check]
+    if new:
+        steps = [
+            f"edit {host.at(CONFIGURATION)} and {host.at(TOKENS)}",
+            check,
+            f"systemctl enable --now {' '.join(new)}",
+        ]
+    if others:
+        steps.append(
+            f"after an upgrade, one after another: {', '.join(f'systemctl restart {unit}' for unit in others)}"
+        )
+    return f"next: {'; '.join(steps)}"
+
+
+def _instance(role: Role) -> str:
+    return UNITS[role].replace("@.service", "@1")

@@ -76,7 +76,11 @@ def test_install_changes_nothing_without_apply(tmp_path: Path, capsys: pytest.Ca
     first, *steps = out.splitlines()
     assert first == f"what would be done below {tmp_path}:"
     assert steps and all(step.startswith("would ") for step in steps)
-    assert err == f"nothing was changed below {tmp_path}: add --apply to do it\n"
+    assert err == (
+        f"roles: driver, agent, receiver, because {tmp_path}/etc/systemd/system has no unit of Forebay; "
+        "choose some of them with --role\n"
+        f"nothing was changed below {tmp_path}: add --apply to do it\n"
+    )
     assert run(tmp_path, "--apply") == 0
     first, *steps = capsys.readouterr().out.splitlines()
     assert first == f"what is done below {tmp_path}:"
@@ -144,9 +148,34 @@ def test_services_can_enter_the_new_folders_above_their_own_whatever_the_umask(t
             assert f"\nReadWritePaths=-/srv/forebay/{name}\n" in found[path][1]
 
 
+def test_repeated_call_takes_the_roles_of_the_host_and_names_the_restarts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, "--role", "agent", "--role", "receiver", "--yes") == 0
+    said = capsys.readouterr().err
+    assert "systemctl enable --now forebay-agent.service forebay-receiver@1" in said and "restart" not in said
+    assert "roles:" not in said
+    (tmp_path / UNIT_PATHS["agent"]).write_text("an older release's")
+    assert run(tmp_path, "--yes") == 0
+    said = capsys.readouterr().err
+    assert f"roles: agent, receiver, because their units are in {tmp_path}/etc/systemd/system; add" in said
+    assert "enable" not in said
+    assert "systemctl restart forebay-agent.service, systemctl restart forebay-receiver@1\n" in said
+    assert not (tmp_path / UNIT_PATHS["driver"]).exists()
+    assert (tmp_path / UNIT_PATHS["agent"]).read_text() == unit("agent")
+    assert run(tmp_path, "--role", "driver", "--role", "agent", "--yes") == 0
+    said = capsys.readouterr().err
+    assert (
+        "systemctl enable --now forebay-driver.service;" in said and "systemctl restart forebay-agent.service\n" in said
+    )
+    assert run(tmp_path, "--uninstall", "--yes") == 0
+    assert not list((tmp_path / "etc/systemd/system").iterdir())
+
+
 def test_full_disk_leaves_no_host_with_some_of_its_units(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The next call would take only their roles."""
     before = os.fsync
 
     def full(descriptor: int) -> None:
