@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from forebay.model.errors import SettingsError
-from forebay.model.identifiers import check_name
+from forebay.model.identifiers import NAME_RULE, is_name
 
 #: prefix of a file that systemd passes to a unit by LoadCredential=NAME:…, as in ``token_file = "credential:NAME"``
 CREDENTIAL = "credential:"
@@ -20,7 +20,8 @@ BYTES_MAX = 4_000_000
 def check_secret_path(written: str) -> str:
     """Return ``written`` if it is an absolute path or ``credential:NAME``. Raises ValueError otherwise."""
     if written.startswith(CREDENTIAL):
-        check_name("credential", written.removeprefix(CREDENTIAL))
+        if not is_name(written.removeprefix(CREDENTIAL)):  # the error does not show it: it may be the secret itself
+            raise ValueError(f'"{CREDENTIAL}NAME": {NAME_RULE}')
     elif not os.path.isabs(written):
         raise ValueError('write an absolute path, or "credential:NAME" for a file that systemd passes')
     return written

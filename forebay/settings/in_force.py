@@ -10,7 +10,7 @@ from forebay.model.units import Duration, Size
 from forebay.settings import reference
 from forebay.settings.reading.open_sections import flat
 from forebay.settings.redaction import HIDDEN, shown_value
-from forebay.settings.reference import OPTIONS, Key
+from forebay.settings.reference import OPTIONS
 from forebay.settings.schema import LoadedSettings, Settings
 from forebay.settings.toml_text import toml_text
 
@@ -41,7 +41,7 @@ def in_force(settings: Settings) -> Iterator[SettingInForce]:
             if key.path == "storage":
                 continue
             value = getattr(holder, key.name)
-            shown = HIDDEN if value is not None and _is_secret(key) else shown_value("", _as_in_toml(value))
+            shown = HIDDEN if value is not None and key.is_secret else shown_value("", _as_in_toml(value))
             yield SettingInForce(key.path, shown, origins.get(key.path, DEFAULT), key.description)
         if section and reference.is_open(section):
             yield from _options(section, getattr(holder, OPTIONS), origins)
@@ -53,22 +53,6 @@ def _options(section: str, options: dict[str, Any], origins: dict[str, str]) -> 
     for name, value in sorted(options.items()):
         path = f"{section}.{name}"
         yield SettingInForce(path, shown_value(name, value), origins.get(path, DEFAULT))
-
-
-def _is_secret(key: Key) -> bool:
-    return any(
-        isinstance(extra, dict) and extra.get("secret")
-        for part in _parts(key.type)
-        for extra in (getattr(part, "extra", None),)
-    )
-
-
-def _parts(kind: Any) -> Iterator[Any]:
-    """Yield ``kind`` of msgspec.inspect and the types in it."""
-    yield kind
-    for inner in (getattr(kind, "type", None), *getattr(kind, "types", ())):
-        if inner is not None:
-            yield from _parts(inner)
 
 
 def _as_in_toml(value: Any) -> Any:

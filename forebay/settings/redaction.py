@@ -11,22 +11,30 @@ HIDDEN = "(hidden)"
 
 #: part of the name of a pass-through option or environment variable that holds a secret
 _NAME_PART = (
-    r"pass(?:word|wd|phrase)|secret|token|credential|jaas|private|signature|authorization"
-    r"|(?:access|account|api|encryption|shared)[._-]?key|connection[._-]?string|oauthbearer\.config|\.pem\b"
+    r"pass(?:word|wd|phrase|code)|secret|token|credential|jaas|private|signature|authorization|cookie"
+    r"|(?:access|account|api|encryption|shared|storage)[._-]?key|connection[._-]?string|oauthbearer\.config|\.pem\b"
+    r"|user[._-]info|client[._-]assertion|(?<![a-z0-9])(?:sas|sig)(?![a-z0-9])|[._-]pwd(?![a-z0-9])"
 )
 _SECRET_NAME = re.compile(rf"{_NAME_PART}|(?:^|[._])key$", re.IGNORECASE)
 #: names that match, but hold a path or an address
 _NO_SECRET_NAME = re.compile(r"(?:[._](?:file|location|path|endpoint\.url|timeout|interval))$", re.IGNORECASE)
-#: user and password in a URL; a URL of another scheme than HTTP may name a container before the @
+#: user and password in a URL; a URL of another scheme than HTTP may name a container before the @. A password may have an @ and,
+#: as secrets of S3 do, a /; a port and a path are none
 _CREDENTIALS = re.compile(
-    r"(https?://|(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}://(?=[^\s/@:]{0,300}:))[^\s/@]{1,2000}@", re.IGNORECASE
+    r"(https?://|(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}://(?=[^\s/@:]{0,300}:))"
+    r"(?:[^\s/?#\"']{1,2000}|[^\s/@:?#]{1,300}:(?![0-9]{0,5}[/,])[^\s@?#\"']{1,300})@",
+    re.IGNORECASE,
 )
+#: a JSON Web Token
+_JWT = re.compile(r"(?<![\w.-])eyJ[\w-]{8,4000}\.[\w-]{8,8000}\.[\w-]{0,2000}")
 #: name=value or name: value in a text, as in -Djavax.net.ssl.keyStorePassword=… or {"password": "…"}, also in a JSON text in JSON
 _ASSIGNED = re.compile(
     rf"(?<![\w.-])([\w.-]{{0,80}}?(?:{_NAME_PART})[\w.-]{{0,80}})((?:\\*[\"'])?)(\s*[=:]\s*)"
     rf"(\\+\".*?\\+\"|\"(?:\\.|[^\"\\])*\"|'[^']*'|(?:[^\s,;&\"'}}\]\\]|\\(?![\"']))+)",
     re.IGNORECASE,
 )
+#: in a URL or connection string; the environment's variable PWD is a folder
+_PWD = re.compile(r"([;?&]pwd\s*=\s*)[^\s;&\"']+", re.IGNORECASE)
 _BEARER = re.compile(r"(\b(?:Bearer|Basic)\s+)[A-Za-z0-9._~+/=-]{6,}", re.IGNORECASE)
 _PEM = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 
@@ -55,7 +63,9 @@ def redacted(text: str, secrets: Iterable[str] = ()) -> str:
         text = text.replace(secret, HIDDEN)
     text = _PEM.sub(rf"\1{HIDDEN}", text)
     text = _CREDENTIALS.sub(rf"\1{HIDDEN}@", text)
+    text = _JWT.sub(HIDDEN, text)
     text = _BEARER.sub(rf"\1{HIDDEN}", text)
+    text = _PWD.sub(rf"\1{HIDDEN}", text)
     return _ASSIGNED.sub(_without_value, text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -35,10 +36,32 @@ class Key:
         return f"{self.section}.{self.name}" if self.section else self.name
 
     @property
+    def is_secret(self) -> bool:
+        """Whether the value can be a secret, and so is shown nowhere."""
+        return self._has("secret")
+
+    @property
+    def names_secret(self) -> bool:
+        """Whether the value names a secret's file. A value that does not fit may be the secret, so no error shows it."""
+        return self._has("names_secret")
+
+    def _has(self, mark: str) -> bool:
+        extras = (getattr(part, "extra", None) for part in _parts(self.type))
+        return any(isinstance(extra, dict) and extra.get(mark, False) for extra in extras)
+
+    @property
     def choices(self) -> tuple[Any, ...]:
         """The allowed values in the order of the key's ``Literal``, which msgspec.inspect would sort; () for another type."""
         literal = self.hint.__origin__
         return get_args(literal) if get_origin(literal) is Literal else ()
+
+
+def _parts(kind: Any) -> Iterator[Any]:
+    """Yield ``kind`` of msgspec.inspect and the types in it."""
+    yield kind
+    for inner in (getattr(kind, "type", None), getattr(kind, "item_type", None), *getattr(kind, "types", ())):
+        if inner is not None:
+            yield from _parts(inner)
 
 
 @cache

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Protocol, cast
 
 from forebay.model.errors import UsageError
+from forebay.settings.redaction import redacted
 from forebay.settings.schema import NO_WAL
 from forebay.settings.stores import SCHEMES_WITH_FOLDERS, STORE_KINDS, scheme_of
 from wal.storage.protocol import FillsPageCache, Folders, Storage, TriesAgain
@@ -41,7 +42,7 @@ def open_storage(url: str, options: StorageOptions = NO_OPTIONS) -> Storage:
     scheme = scheme_of(url)
     if scheme not in STORE_KINDS:
         shapes = [kind.url for kind in STORE_KINDS.values()]
-        raise UsageError(f"cannot open a store at {url!r}: write {', '.join(shapes[:-1])} or {shapes[-1]}")
+        raise UsageError(f"cannot open a store at {redacted(url)!r}: write {', '.join(shapes[:-1])} or {shapes[-1]}")
     return _module(scheme).open_store(url, options.get(scheme, {}))
 
 
@@ -53,7 +54,7 @@ def open_folders(url: str, options: StorageOptions = NO_OPTIONS) -> Folders:
     scheme = scheme_of(url)
     if scheme not in SCHEMES_WITH_FOLDERS:
         shapes = " and ".join(STORE_KINDS[one].url for one in SCHEMES_WITH_FOLDERS)
-        raise UsageError(f"cannot move folders at {url!r}: only {shapes} can move a folder in one step")
+        raise UsageError(f"cannot move folders at {redacted(url)!r}: only {shapes} can move a folder in one step")
     return _module(scheme).open_folders(url, options.get(scheme, {}))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from forebay.model.errors import SettingsError
+from forebay.settings.redaction import redacted
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaException
@@ -150,7 +151,8 @@ def check_security(options: Mapping[str, str]) -> None:
         path = options.get(key, "")
         if path and not (key == "ssl.ca.location" and path == "probe") and not os.access(path, os.R_OK):
             reason = "this user has no right to read it" if os.path.exists(path) else "no such file"
-            raise SettingsError(f"kafka.{key!r}: {path!r}: {reason}")
+            # the value may be the key itself
+            raise SettingsError(f"kafka.{key!r}: {redacted(path)!r}: {reason}")
 
 
 def check_options(options: Mapping[str, str]) -> None:

@@ -26,6 +26,7 @@ from forebay.settings import data_folder, reference
 from forebay.settings.reading import open_sections
 from forebay.settings.reading.mistakes import Mistakes, shown
 from forebay.settings.reading.similar import did_you_mean
+from forebay.settings.redaction import HIDDEN
 from forebay.settings.reference import OPTIONS, REQUIRED, Key
 from forebay.settings.schema import LoadedSettings
 from forebay.settings.toml_text import toml_text
@@ -36,13 +37,12 @@ _MISSING = "the section [{}] is missing"
 
 
 class UnfitError(Exception):
-    """A value that does not fit its key. ``value`` is the part to show. ``secret``: an error must not show it."""
+    """A value that does not fit its key. ``value`` is the part to show, if the key's type allows it."""
 
-    def __init__(self, value: object, message: str, secret: bool = False) -> None:
+    def __init__(self, value: object, message: str) -> None:
         super().__init__(message)
         self.value = value
         self.message = message
-        self.secret = secret
 
 
 def converted(raw: Mapping[str, Any], mistakes: Mistakes) -> LoadedSettings:
@@ -125,8 +125,8 @@ def _values(section: str, table: Mapping[str, Any], mistakes: Mistakes) -> dict[
 def _sentence(key: Key, error: UnfitError) -> str:
     if key.path == "storage":
         return f"storage = {shown(error.value)}: is not a section: write [storage.SCHEME] and its keys below it"
-    value = "" if error.secret else f" = {shown(error.value)}"
-    return f"{key.path}{value}: {error.message} ({key.description})"
+    value = HIDDEN if key.is_secret or key.names_secret else shown(error.value)
+    return f"{key.path} = {value}: {error.message} ({key.description})"
 
 
 def _toml_value(key: Key, value: Any) -> Any:
@@ -185,7 +185,7 @@ def _check_constraints(extra: dict[str, Any], value: Any, written: object) -> No
         try:
             extra["check"](value)
         except ValueError as error:
-            raise UnfitError(written, str(error), extra["secret"]) from None
+            raise UnfitError(written, str(error)) from None
 
 
 def _is_below(value: float, least: float | None) -> bool:

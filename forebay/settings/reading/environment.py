@@ -15,7 +15,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from forebay.model.errors import SettingsError
 from forebay.settings import reference
-from forebay.settings.reading.mistakes import Mistakes, shown
+from forebay.settings.reading.mistakes import Mistakes
 from forebay.settings.reading.open_sections import flat
 from forebay.settings.reading.similar import did_you_mean
 from forebay.settings.schema import Settings
@@ -66,7 +66,7 @@ def _override(raw: dict[str, Any], name: str, text: str) -> str:
         raise SettingsError(f"names a section; write {PREFIX}{first}__KEY")
     table = raw.setdefault(section, {})
     if not isinstance(table, dict):
-        raise SettingsError(f"the file's {section} = {shown(table)} is not a section")
+        raise SettingsError(f"the file's {section} is not a section: write [{section}] and its keys below it")
     known = sections.get(section)
     if known is not None and rest.lower() in reference.keys_by_section()[section]:
         key = rest.lower()
@@ -150,4 +150,4 @@ def _toml(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError) as error:  # also for a number of thousands of digits, and for deep nesting
-        raise SettingsError(f"{text!r} is not valid TOML: {error}") from None
+        raise SettingsError(f"the value is not valid TOML: {error}") from None  # it may hold a secret

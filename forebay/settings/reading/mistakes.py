@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from forebay.model.errors import SettingsError
+from forebay.settings.redaction import shown_value
 from forebay.settings.toml_text import toml_text
 
 #: maximum number of mistakes that are collected; a file with more is probably not a Forebay configuration
@@ -26,7 +27,7 @@ class Mistakes:
 
     def add_value(self, key: str, value: object, message: str) -> None:
         """Add that ``key`` must not have ``value``; ``message`` says what is allowed."""
-        self.add(key, f"{key} = {shown(value)}: {message}")
+        self.add(key, f"{key} = {shown(value, key)}: {message}")
 
     def add_at(self, source: str, message: str, key: str = "") -> None:
         """Add a mistake in ``source``, a file or an environment variable."""
@@ -45,7 +46,7 @@ class Mistakes:
         return not self._wrong.isdisjoint({key, key.partition(".")[0]})
 
 
-def shown(value: object) -> str:
-    """Return ``value`` as TOML writes it, shortened."""
-    text = toml_text(value)
+def shown(value: object, name: str = "") -> str:
+    """Return ``value``, that of an option ``name``, as TOML writes it, without secrets and shortened."""
+    text = toml_text(shown_value(name, value))
     return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 1] + "…"

@@ -40,7 +40,7 @@ def split(section: str, table: Mapping[str, Any], mistakes: Mistakes) -> tuple[d
         if refusal := _REFUSALS[section](key, sorted(own_keys)):
             mistakes.add(f"{section}.{key}", refusal)
         elif (text := _text(value)) is None:
-            mistakes.add(f"{section}.{key}", f'{section}."{key}" = {shown(value)}: {_TEXTS}')
+            mistakes.add(f"{section}.{key}", f'{section}."{key}" = {shown(value, key)}: {_TEXTS}')
         else:
             options[key] = text
     return own, options
@@ -109,7 +109,7 @@ def _store_options(scheme: str, options: Mapping[str, Any], mistakes: Mistakes) 
             )
         elif has_text_options(scheme):
             if (text := _text(value)) is None:
-                mistakes.add(path, f'storage.{scheme}."{key}" = {shown(value)}: {_TEXTS}')
+                mistakes.add(path, f'storage.{scheme}."{key}" = {shown(value, key)}: {_TEXTS}')
             else:
                 texts[key] = text
     return texts if has_text_options(scheme) else dict(options)

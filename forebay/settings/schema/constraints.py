@@ -6,7 +6,8 @@ msgspec checks the bounds of numbers. ``forebay.settings.reading.conversion`` ch
 - ``least``: the least size;
 - ``check``: a function that raises ValueError with what is allowed;
 - ``allowed``: what is allowed, for a value that does not fit the type or its bounds;
-- ``secret``: an error of ``check`` does not show the value.
+- ``secret``: nothing shows the value;
+- ``names_secret``: no error shows the value, because a wrong one may be the secret itself instead of its file's path.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ NO_WAL = "none"
 KAFKA_SOURCE = "kafka"
 
 
-def checked(check: Callable[[Any], object], *, secret: bool = False) -> Meta:
+def checked(check: Callable[[Any], object], *, secret: bool = False, names_secret: bool = False) -> Meta:
     """Return the constraint that ``check`` makes: it raises ValueError with what is allowed."""
-    return Meta(extra={"check": check, "secret": secret})
+    return Meta(extra={"check": check, "secret": secret, "names_secret": names_secret})
 
 
 def allowed(message: str) -> Meta:
@@ -199,8 +200,9 @@ def check_web_hook(url: str) -> None:
 
 Folder = Annotated[str, checked(_check_absolute("folder"))]
 DataFolder = Annotated[str, checked(_check_data_folder)]
-File = Annotated[str, checked(_check_absolute("file"))]
-SecretFile = Annotated[str, checked(_check_secret_path)]
+#: a file in PEM form, which may have a private key in it
+PemFile = Annotated[str, checked(_check_absolute("file"), names_secret=True)]
+SecretFile = Annotated[str, checked(_check_secret_path, names_secret=True)]
 Url = Annotated[str, checked(_check_url)]
 StoreUrl = Annotated[str, checked(_check_store_url)]
 WalUrl = Annotated[str, checked(_check_wal_url)]

@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from forebay.model.units import Duration, Size
-from forebay.settings.schema.constraints import DnsName, File, PositiveDuration, SecretFile, least
+from forebay.settings.schema.constraints import DnsName, PemFile, PositiveDuration, SecretFile, least
 from forebay.settings.schema.section import Section, doc
 
 
@@ -24,21 +24,21 @@ class SecuritySettings(Section, frozen=True, kw_only=True):
         ),
     ] = None
     ca_file: Annotated[
-        File | None,
+        PemFile | None,
         doc(
             "path of the certificate authorities, in PEM form; a service that has it asks each client for a certificate",
             example="/etc/forebay/ca.pem",
         ),
     ] = None
     cert_file: Annotated[
-        File | None,
+        PemFile | None,
         doc(
             "path of this process's certificate, in PEM form; if set, URLs begin with https://",
             example="/etc/forebay/host.pem",
         ),
     ] = None
     key_file: Annotated[
-        File | None,
+        PemFile | None,
         doc("path of the certificate's private key, in PEM form", example="/etc/forebay/host.key"),
     ] = None
     request_size: Annotated[Size, least(65_536), doc("maximum size of a request's body")] = Size(8_000_000)

@@ -8,7 +8,7 @@ import pytest
 
 from forebay.settings.in_force import DEFAULT, in_force
 from forebay.settings.reading.load import load
-from forebay.settings.redaction import HIDDEN, is_secret_name, redacted
+from forebay.settings.redaction import HIDDEN, is_secret_name, redacted, shown_value
 
 FILE = """
 stream = "flights"
@@ -87,6 +87,11 @@ def test_every_key_of_the_schema_is_shown_once(tmp_path: Path) -> None:
         "sasl.password", "ssl.key.pem", "ssl.keystore.password", "sasl.oauthbearer.config", "sasl.jaas.config", "key",
         "secret", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "spark.hadoop.fs.azure.account.key.name",
         "FOREBAY_TOKENS", "sas_token", "connection_string", "spark.authenticate.secret", "PGPASSWORD", "API_KEY",
+        "spark.hadoop.fs.azure.sas.container.account.blob.core.windows.net", "schema.registry.basic.auth.user.info",
+        "basic.auth.user.info", "fs.s3a.secret.key", "fs.s3a.session.token", "fs.azure.account.key.a.blob.core.windows.net",
+        "schema.registry.bearer.auth.token", "AZURE_STORAGE_KEY", "AZURE_STORAGE_CONNECTION_STRING", "SharedAccessKey", "DB_PWD",
+        "sasl.oauthbearer.client.secret", "fs.gs.auth.service.account.private.key", "client_assertion", "Set-Cookie", "sig",
+        "ssl.keystore.key", "basic.auth.user-info",
     ],
 )  # fmt: skip
 def test_names_of_secrets(name: str) -> None:
@@ -97,7 +102,7 @@ def test_names_of_secrets(name: str) -> None:
     "name",
     [
         "sasl.username", "ssl.key.location", "token_file", "key_file", "sasl.oauthbearer.token.endpoint.url", "topics",
-        "spark.master", "partitioner", "keyed", "monkey",
+        "spark.master", "partitioner", "keyed", "monkey", "sasl.mechanism", "PWD", "OLDPWD", "design", "userinfo",
     ],
 )  # fmt: skip
 def test_names_that_hold_no_secret(name: str) -> None:
@@ -112,10 +117,23 @@ def test_names_that_hold_no_secret(name: str) -> None:
         ("got Bearer abcdef123", f"got Bearer {HIDDEN}"),
         (
             "GET https://user:pw@host/a?sig=1&access_token=abc",
-            f"GET https://{HIDDEN}@host/a?sig=1&access_token={HIDDEN}",
+            f"GET https://{HIDDEN}@host/a?sig={HIDDEN}&access_token={HIDDEN}",
         ),
         ("abfs://container@account/prefix", "abfs://container@account/prefix"),
         ("s3://key:secret@bucket", f"s3://{HIDDEN}@bucket"),
+        ("s3://key:se/cr+et@bucket/path", f"s3://{HIDDEN}@bucket/path"),
+        ("https://me:p@ss@host/a?mail=b@c", f"https://{HIDDEN}@host/a?mail=b@c"),
+        ("https://host:9092/folder@2", "https://host:9092/folder@2"),
+        ("hdfs://a:8020,b:8020/folder@2", "hdfs://a:8020,b:8020/folder@2"),
+        (
+            "https://a.blob.core.windows.net/c?sv=2022&sp=r&sig=ab%2Fc%3D",
+            f"https://a.blob.core.windows.net/c?sv=2022&sp=r&sig={HIDDEN}",
+        ),
+        ("basic.auth.user.info=me:abc, next", f"basic.auth.user.info={HIDDEN}, next"),
+        ("jdbc:sqlserver://host;user=me;pwd=abc;x=1", f"jdbc:sqlserver://host;user=me;pwd={HIDDEN};x=1"),
+        ("AccountName=a;AccountKey=abc==;EndpointSuffix=b", f"AccountName=a;AccountKey={HIDDEN};EndpointSuffix=b"),
+        ("assertion eyJhbGciOiJub25lIn0.eyJzdWIiOiJtZSJ9.c2ln is refused", f"assertion {HIDDEN} is refused"),
+        ("the design=3 of sasl=4", "the design=3 of sasl=4"),
         (
             "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----\nnext",
             f"-----BEGIN RSA PRIVATE KEY-----{HIDDEN}\nnext",
@@ -133,9 +151,34 @@ def test_secrets_in_a_text_are_replaced(text: str, left: str) -> None:
     assert redacted(text) == left
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("spark.hadoop.fs.azure.sas.container.account.blob.core.windows.net", "sv=2022-11-02&sp=r&sig=canary"),
+        ("schema.registry.basic.auth.user.info", "me:canary"),
+        ("sasl.jaas.config", 'org.apache.kafka…PlainLoginModule required username="me" password="canary";'),
+        ("ssl.key.pem", "-----BEGIN PRIVATE KEY-----canary"),
+        ("spark.hadoop.fs.azure.account.key.account.blob.core.windows.net", "canary"),
+        ("anything", "DefaultEndpointsProtocol=https;AccountName=a;AccountKey=canary;EndpointSuffix=core.windows.net"),
+        ("anything", "BlobEndpoint=https://a.example;SharedAccessSignature=sv=2022&ss=b&sig=canary"),
+        ("anything", "https://a.blob.core.windows.net/container?sv=2022&sig=canary"),
+        (
+            "anything",
+            "https://bucket.example/a?X-Amz-Credential=canary&X-Amz-Signature=canary&X-Amz-Security-Token=canary",
+        ),
+        ("anything", "http://proxy.example:8080 https://me:canary@registry.example"),
+        ("anything", "Authorization: Bearer canary-canary"),
+        ("anything", ["a", {"sig": "canary"}]),
+    ],
+)
+def test_no_option_is_shown_with_its_secret(name: str, value: object) -> None:
+    assert "canary" not in repr(shown_value(name, value))
+
+
 def test_a_long_text_is_searched_in_linear_time() -> None:
     text = "a" * 2_000_000 + " password=abc " + "password" * 100_000
     assert redacted(text).count(HIDDEN) == 1
+    assert redacted("s3://" + "a:" * 500_000 + "https://" * 100_000)
 
 
 def test_known_secrets_are_replaced_anywhere_the_longest_first() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from forebay.model.errors import SettingsError
 from forebay.settings.reading.load import from_values, load
+from forebay.settings.redaction import HIDDEN
 from forebay.settings.schema import Section, Settings
 from tests.forebay.settings.test_settings import good_values, loaded, write
 
@@ -178,7 +179,7 @@ def test_wrong_value_of_each_setting_is_refused_with_what_is_allowed(key: str, v
     place, shown, message = sentence.split(": ", 2)
     assert place == "f.toml"
     one = value[0] if isinstance(value, list) else value
-    assert shown in (f"{key} = {json.dumps(one)}", f"{key} {one!r}")
+    assert shown in (f"{key} = {json.dumps(one)}", f"{key} {one!r}", f"{key} = {HIDDEN}")
     assert message.startswith(allowed)
     assert "\n" not in sentence
 
@@ -349,3 +350,47 @@ def test_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b'stream = "\xff"')
     with pytest.raises(SettingsError, match="is not valid TOML"):
         load(path, {})
+
+
+#: a key, a value that does not fit and has a secret in it
+SECRETS = [
+    *(
+        (section, key, value)
+        for section, key in [
+            ("wal", "key_file"), ("security", "token_file"), ("security", "key_file"), ("security", "cert_file"),
+            ("security", "ca_file"), ("driver", "web_hook"),
+        ]
+        for value in ("2026-11 canary/canary=", "operator canary", "credential:canary/", ["canary"], {"canary": "canary"})
+    ),
+    ("driver", "url", "http://me:canary@host"),
+    ("driver", "urls", ["http://me:canary@host"]),
+    ("dead_letters", "url", {"password": "canary"}),
+    ("receiver", "source_options", ["https://me:canary@host"]),
+    ("kafka", "sasl.password", ["canary", {"b": "canary"}]),
+    ("spark", "spark.a", [{"password": "canary"}]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("section", "key", "value"), SECRETS)
+def test_refused_value_that_may_be_a_secret_is_not_shown(section: str, key: str, value: object) -> None:
+    values = good_values()
+    values[section] = {**values.get(section, {}), key: value}
+    with pytest.raises(SettingsError) as caught:
+        from_values(values)
+    assert "canary" not in str(caught.value)
+    assert section in str(caught.value) and key.partition(".")[0] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("FOREBAY__WAL__KEY_FILE", "2026-11 canary"),
+        ("FOREBAY__SECURITY__TOKEN_FILE", "operator canary"),
+        ("FOREBAY__STORAGE__S3__CLIENT_KWARGS", "{aws_secret_access_key = canary"),
+        ("FOREBAY__RECEIVER__SOURCE_OPTIONS", "{password = canary"),
+    ],
+)
+def test_variable_that_may_be_a_secret_is_not_shown(tmp_path: Path, variable: str, text: str) -> None:
+    with pytest.raises(SettingsError, match=variable) as caught:
+        loaded(tmp_path, {variable: text})
+    assert "canary" not in str(caught.value)

@@ -91,7 +91,7 @@ def test_mistakes_of_file_environment_and_rules_are_listed_together(tmp_path: Pa
     expected = [
         "FOREBAY__NOWHERE__KEY: there is no section [nowhere]",
         "FOREBAY__WAL: names a section",
-        "FOREBAY__KAFKA__STARTING_OFFSETS: '{x' is not valid TOML",
+        "FOREBAY__KAFKA__STARTING_OFFSETS: the value is not valid TOML",
         "receiver.max_rate = -1: must be at least 0",
         "receiver.initial_rate = 5: it applies until backpressure learns a rate",
         "security.cert_file and security.key_file belong together",
