@@ -7,7 +7,6 @@ that a task read from the WAL, and replicas of another host's blocks.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import tempfile
@@ -21,6 +20,7 @@ from executor_agent.tidying import status_of, tidy_up, warn_once
 from forebay.model.errors import OutOfSpaceError, StoreError, UsageError
 from forebay.model.identifiers import check_name
 from forebay.process.clock import Clock
+from forebay.process.os_errors import failure
 from forebay.process.secret_file import make_private_folder
 from wal.blocks import BLOCK_SUFFIX, COPY_SUFFIX, cached_path, kept_free, local_files, local_path
 from wal.blocks.set_aside import block_of, copies_set_aside
@@ -35,9 +35,6 @@ COUNT_SECONDS = 5.0
 OLD_BLOCK_MS = 60_000
 #: maximum number of them in a heartbeat
 OLD_BLOCKS_MAX = 1_000
-
-#: errors that last until a person changes the directory or the setting; after any other, a new attempt may succeed
-_TO_CORRECT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST})
 
 #: the same number twice: a wrong bit in one of them, or its end cut off, must not let the agent obey an older driver
 _EPOCH_FILES = ("driver-epoch-copy", "driver-epoch")
@@ -337,10 +334,5 @@ def _epoch_in(content: bytes) -> int | None:
 
 def _unusable(what: str, error: OSError) -> UsageError | StoreError:
     """Return the error of an agent that cannot start, because the operating system refused the directory."""
-    if error.errno in _TO_CORRECT:
-        return UsageError(
-            f"agent.blocks: {what}: {error.strerror}; make it writable for this user, or set another directory"
-        )
-    return StoreError(
-        f"agent.blocks: {what}: {error.strerror}; check this host's disk and limits, the agent may be started again"
-    )
+    correct = "make it writable for this user, or set another directory"
+    return failure(f"agent.blocks: {what}", error, correct, kind=UsageError)

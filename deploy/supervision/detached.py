@@ -14,6 +14,7 @@ from typing import NamedTuple
 from deploy.supervision.readiness import ReadySocket
 from forebay.model.errors import UsageError
 from forebay.process.notify import send
+from forebay.process.os_errors import failure
 from forebay.process.secret_file import make_private_folder
 
 
@@ -53,7 +54,7 @@ def start_detached(command: Sequence[str], log: Path, say: Callable[[str], None]
     """Start ``command``, a ``forebay up``, in the background. Return when all its services are ready, or when it has ended.
 
     ``log``: file for what the process itself prints. ``say``: called with each event until the return. After Ctrl-C the process
-    is stopped. Raises UsageError.
+    is stopped. Raises UsageError, StoreError.
     """
     happened: queue.SimpleQueue[int | None] = queue.SimpleQueue()
     try:
@@ -61,7 +62,7 @@ def start_detached(command: Sequence[str], log: Path, say: Callable[[str], None]
         before = len(log.read_text(errors="replace")) if log.exists() else 0
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise UsageError(f"--logs: {log} can't be written: {error.strerror}") from None
+        raise failure(f"--logs: {log} can't be written", error, kind=UsageError) from None
     try:
         with ReadySocket(lambda: happened.put(None), say) as listening:
             process = subprocess.Popen(

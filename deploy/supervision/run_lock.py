@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from forebay.model.errors import AlreadyRunningError, UsageError
+from forebay.process.os_errors import failure
 from forebay.process.secret_file import make_private_folder
 
 #: a stream also runs without the lock, on a full disk or a file system without locks: the driver's lease protects it
@@ -39,7 +40,8 @@ def only_one(blocks: str | Path, stream: str, say: Callable[[str], None]) -> Ite
     """Hold the lock of ``forebay up`` while open. The kernel also releases it when the process dies.
 
     ``say``: called with a warning if the lock can't be taken for a reason that does not stop the stream. Raises
-    AlreadyRunningError with the process that holds the lock, UsageError if the folder can't be written.
+    AlreadyRunningError with the process that holds the lock, UsageError if the folder can't be written, StoreError if it may be
+    at a new attempt.
     """
     path = lock_path(blocks, stream)
 
@@ -77,7 +79,7 @@ def _held(path: Path, key: str, busy: Callable[[str], str], say: Callable[[str],
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         if error.errno not in _TOLERATED:
-            raise UsageError(f"{key}: {path.parent} can't be written: {error.strerror}") from None
+            raise failure(f"{key}: {path.parent} can't be written", error, kind=UsageError) from None
         say(f"{path} can't be created ({error.strerror}): a second process of this kind would not be refused")
         yield
         return
@@ -98,7 +100,7 @@ def _take(descriptor: int, path: Path, key: str, busy: Callable[[str], str], say
         raise AlreadyRunningError(busy(f"process {pid}" if pid else _ANOTHER)) from None
     except OSError as error:
         if error.errno not in _TOLERATED:
-            raise UsageError(f"{key}: {path} can't be locked: {error.strerror}") from None
+            raise failure(f"{key}: {path} can't be locked", error, kind=UsageError) from None
         say(f"{path} can't be written or locked ({error.strerror}): a second process of this kind might not be refused")
 
 
@@ -140,7 +142,7 @@ def holder(path: Path) -> Iterator[Holder | None]:
         yield None
         return
     except OSError as error:
-        raise UsageError(f"{path} can't be opened: {error.strerror}") from None
+        raise failure(f"{path} can't be opened", error, kind=UsageError) from None
     try:
         pid = _written_pid(lock)
         # refers to the process that has this id now, which is then compared: a later one can't take its place

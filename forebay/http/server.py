@@ -23,6 +23,7 @@ from forebay.http.refusals import send_refusal
 from forebay.http.sendfile import Protocol, Senders
 from forebay.model.errors import (
     SettingsError,
+    StoreError,
     UnreachableError,
     UsageError,
 )
@@ -165,7 +166,7 @@ class Server:
             cross_site = CrossSite(
                 self._hosts, proxies=self._guard.proxies, guarded=self._guard.guarded, pages=self._pages
             )
-        except SettingsError:
+        except (SettingsError, StoreError):
             bound.close()
             raise
         self._config.app = _Gated(self._app, cross_site)

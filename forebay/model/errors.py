@@ -15,7 +15,7 @@
     ├── AlreadyRunningError        another process does this already: names it; nothing was started        exit 5
     ├── FencedError                this process's epoch or token is outdated: nothing that it does counts  exit 4
     ├── RefusedError               a service refused the request; the message is the service's
-    ├── StoreError                 a store could not execute a request
+    ├── StoreError                 a store or this host could not execute a request; a new attempt may succeed
     │   ├── OutOfSpaceError        … for lack of space: wait and retry, nothing failed
     │   └── DeniedError            … because the credentials are unknown to it, or lack the right
     ├── CorruptionError            bytes differ from what was written: has path, offset and reason

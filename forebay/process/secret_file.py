@@ -9,6 +9,7 @@ from pathlib import Path
 
 from forebay.model.errors import SettingsError
 from forebay.model.identifiers import NAME_RULE, is_name
+from forebay.process.os_errors import failure
 
 #: prefix of a file that systemd passes to a unit by LoadCredential=NAME:…, as in ``token_file = "credential:NAME"``
 CREDENTIAL = "credential:"
@@ -41,7 +42,10 @@ def secret_path(key: str, written: str, environment: Mapping[str, str] | None = 
 
 
 def read_secret(key: str, path: Path) -> str:
-    """Return the text of the file that setting ``key`` names. Raises SettingsError, which shows none of it."""
+    """Return the text of the file that setting ``key`` names.
+
+    Raises SettingsError, which shows none of it; StoreError if a new attempt may succeed, as after an I/O error.
+    """
     try:
         # opening a pipe without a writer must not wait
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
@@ -54,7 +58,7 @@ def read_secret(key: str, path: Path) -> str:
     except IsADirectoryError:
         raise SettingsError(f"{key}: {path} is not a file") from None
     except OSError as error:
-        raise SettingsError(f"{key}: cannot read {path}: {error.strerror}") from None
+        raise failure(f"{key}: cannot read {path}", error) from None
     if len(data) > BYTES_MAX:
         raise SettingsError(f"{key}: {path} has more than {BYTES_MAX} bytes: name another file")
     try:

@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from forebay.model.errors import SettingsError
+from forebay.model.errors import SettingsError, StoreError
+from forebay.process.os_errors import failure
 from forebay.process.secret_file import read_secret, secret_path
 from forebay.security.certificates import Certificates
 from forebay.security.roles import Caller, Role, Tokens, authorize, parse_tokens
@@ -49,7 +50,7 @@ class TokenFile:
 
     @property
     def tokens(self) -> Tokens | None:
-        """The current tokens; None if none are configured. Raises SettingsError if they could not be read even once."""
+        """The current tokens; None if none are configured. Raises SettingsError or StoreError if they were never readable."""
         text = self._environment.get(TOKENS_VARIABLE, "")
         if not text.strip() and self._written is None:
             return None
@@ -61,7 +62,7 @@ class TokenFile:
             assert self._written is not None
             try:
                 self._read(secret_path(_KEY, self._written, self._environment))
-            except SettingsError as error:
+            except (SettingsError, StoreError) as error:
                 if self._tokens is None:
                     raise
                 if str(error) != self._wrong:
@@ -73,7 +74,7 @@ class TokenFile:
         try:
             status = path.stat()
         except OSError as error:
-            raise SettingsError(f"{_KEY}: cannot read {path}: {error.strerror}") from None
+            raise failure(f"{_KEY}: cannot read {path}", error) from None
         seen = (status.st_mtime_ns, status.st_size, status.st_ino)
         if seen == self._seen:
             return
@@ -137,7 +138,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     def _token(self) -> str | None:
         try:
             tokens = _token_file(self.token_file, os.getpid()).tokens
-        except SettingsError:
+        except (SettingsError, StoreError):
             if not self.token:
                 raise
             return self.token

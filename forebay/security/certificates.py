@@ -10,8 +10,9 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from forebay.model.errors import SettingsError
+from forebay.model.errors import SettingsError, StoreError
 from forebay.process.clock import Clock, SystemClock
+from forebay.process.os_errors import failure
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class Certificates:
 
     def context(self) -> ssl.SSLContext:
         """Return the context for the next handshake. Cheap: unchanged files are not read. Raises SettingsError if the files were
-        never valid."""
+        never valid, StoreError if they could not be read even once."""
         with self._lock:
             seen = tuple(_file_state(path) for path in (self._ca_file, self._cert_file, self._key_file))
             if self._context is None or seen != self._seen:
@@ -68,7 +69,7 @@ class Certificates:
     def _renew(self, seen: tuple[_FileState | None, ...]) -> None:
         try:
             context = self._made()
-        except SettingsError as error:
+        except (SettingsError, StoreError) as error:
             if self._context is None:
                 raise
             if str(error) != self._wrong:
@@ -164,4 +165,4 @@ def _load(load: Callable[[], None], message: Callable[[ssl.SSLError], str], what
     except ssl.SSLError as error:
         raise SettingsError(message(error)) from None
     except OSError as error:
-        raise SettingsError(f"{what}: cannot be read: {error.strerror}") from None
+        raise failure(f"{what}: cannot be read", error) from None

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from forebay.model.errors import UsageError
+from forebay.process.os_errors import failure
 from forebay.settings.redaction import redacted, shown_value
 
 _ABOUT = """\
@@ -82,7 +83,9 @@ class Bundle:
         except FileExistsError:
             raise UsageError(f"{path} exists: choose another name with --output") from None
         except OSError as error:
-            raise UsageError(f"{path} can't be written: {error.strerror}; choose another place with --output") from None
+            raise failure(
+                f"{path} can't be written", error, "choose another place with --output", kind=UsageError
+            ) from None
         try:
             with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
                 for name, data in files.items():
@@ -91,7 +94,9 @@ class Bundle:
                     archive.addfile(member, io.BytesIO(data))
         except OSError as error:
             path.unlink(missing_ok=True)
-            raise UsageError(f"{path} can't be written: {error.strerror}; choose another place with --output") from None
+            raise failure(
+                f"{path} can't be written", error, "choose another place with --output", kind=UsageError
+            ) from None
 
 
 def _json(value: object) -> str:

@@ -19,7 +19,7 @@ from deploy.console.progress import spinner
 from forebay.model.errors import SettingsError, UnreachableError, UsageError
 from forebay.process.clock import SystemClock
 from forebay.settings.in_force import in_force
-from forebay.settings.reading.load import load, mistakes
+from forebay.settings.reading.load import load_if_right, mistakes
 from forebay.settings.schema import Settings
 
 if sys.version_info >= (3, 11):
@@ -66,7 +66,7 @@ def bundle(invocation: Invocation, output: Path | None, logs: Path | None, no_lo
         raise UsageError("--logs and --no-logs exclude each other: remove one of them")
     path = invocation.config_path
     raw = raw_values(path)
-    settings = None if mistakes(path) else load(path)
+    settings = load_if_right(path)
     clock = SystemClock()
     now = datetime.fromtimestamp(clock.wall_ms() / 1000, timezone.utc)
     stream = settings.stream if settings is not None else "unknown"

@@ -20,7 +20,7 @@ from deploy.supervision.run_lock import holder, lock_path
 from driver.spark.java.check import check_java
 from forebay.http.client import Client
 from forebay.http.driver_client import DriverClient
-from forebay.model.errors import ForebayError, SettingsError
+from forebay.model.errors import ForebayError, SettingsError, StoreError
 from forebay.security.access import Access
 from forebay.settings.redaction import shown_value
 from forebay.settings.schema import Settings
@@ -61,7 +61,7 @@ def versions() -> dict[str, object]:
     packages = {found.metadata["Name"]: found.version for found in distributions() if found.metadata["Name"]}
     try:
         java: object = check_java()._asdict()
-    except SettingsError as error:
+    except (SettingsError, StoreError) as error:
         java = str(error)
     return {
         "python": sys.version,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from forebay.model.errors import SettingsError
+from forebay.model.errors import SettingsError, StoreError
 from forebay.process.secret_file import read_secret, secret_path
 from forebay.security.roles import ROLES
 from forebay.settings.redaction import is_secret_name
@@ -76,7 +76,7 @@ def _in_files(raw: Mapping[str, Any], environment: Mapping[str, str]) -> Iterato
             continue
         try:
             text = read_secret(f"{section}.{key}", secret_path(f"{section}.{key}", written, environment))
-        except SettingsError:
+        except (SettingsError, StoreError):
             continue
         for line in text.splitlines():
             parts = list(_parts(line))

@@ -24,6 +24,7 @@ from deploy.console.progress import spinner
 from forebay.model.errors import ForebayError, RefusedError, UnreachableError, UsageError
 from forebay.model.values import TopicPartition
 from forebay.model.wire import UNDECODABLE, WIRE_NAMES
+from forebay.process.os_errors import failure
 from forebay.settings.schema import Settings
 from forebay.sources.kind import source_kind
 
@@ -132,7 +133,7 @@ def read_file(path: Path) -> ExportedOffsets:
             )
         data = path.read_bytes()
     except OSError as error:
-        raise UsageError(f"{path}: can't be read: {error.strerror}") from None
+        raise failure(f"{path}: can't be read", error, kind=UsageError) from None
     try:
         version = msgspec.json.decode(data, type=_Format).format
         if version > FORMAT:
@@ -307,7 +308,7 @@ def export_offsets(invocation: Invocation, path: Path | None) -> int:
             os.fsync(file.fileno())
         beside.replace(path)
     except OSError as error:
-        raise UsageError(f"{path}: can't be written: {error.strerror}") from None
+        raise failure(f"{path}: can't be written", error, kind=UsageError) from None
     invocation.say(f"wrote {path}: {len(document.partitions)} partitions of stream {document.stream}")
     return FINE
 

@@ -32,6 +32,7 @@ from driver.spark.address import check_address, check_master
 from driver.spark.java.check import check_java
 from forebay.http.address import loopback_note
 from forebay.model.errors import MissingRightError, SettingsError, SourceError, StoreError, UnreachableError, UsageError
+from forebay.process.os_errors import failure
 from forebay.settings.durability_notes import without_wal
 from forebay.settings.reading.load import load, mistakes
 from forebay.settings.reading.similar import did_you_mean
@@ -92,7 +93,12 @@ def check_configuration(config_path: Path, offline: bool = False) -> Iterator[Ch
 
     ``offline``: only checks of the configuration itself.
     """
-    wrong = mistakes(config_path)
+    try:
+        wrong = mistakes(config_path)
+    except StoreError as error:  # as after an I/O error
+        yield Check("configuration", "unreachable", str(error))
+        yield Check("everything else", "unknown", "not checked, because the configuration can't be read")
+        return
     if wrong:
         yield from (Check("configuration", "wrong", str(error)) for error in wrong)
         yield Check("everything else", "unknown", "not checked, because the configuration is wrong")
@@ -144,6 +150,9 @@ def _check_keys(settings: Settings) -> Iterator[Check]:
     except SettingsError as error:
         yield Check("wal keys", "wrong", str(error))
         return
+    except StoreError as error:
+        yield Check("wal keys", "unreachable", str(error))
+        return
     detail = (
         "blocks are not encrypted" if keys is None else f"{keys.current} encrypts; known keys: {', '.join(keys.ids)}"
     )
@@ -166,6 +175,9 @@ def _check_access(settings: Settings, config_path: Path) -> Iterator[Check]:
         Access.of(settings, "operator").tls()
     except SettingsError as error:
         yield Check("tokens", "wrong", str(error))
+        return
+    except StoreError as error:
+        yield Check("tokens", "unreachable", str(error))
         return
     # on an installed host the services have other tokens than the commands, which would get HTTP 401
     is_installed = config_path.resolve() == Path(CONFIGURATION) and any(map(os.path.exists, map(unit_path, ROLES)))
@@ -200,7 +212,7 @@ def _outcome(name: str, detail: str, run: Callable[[], Any]) -> Check:
         return Check(name, "wrong", str(error))
     except MissingRightError as error:
         return Check(name, "wrong", str(error))
-    except UnreachableError as error:
+    except (UnreachableError, StoreError) as error:
         return Check(name, "unreachable", str(error))
     return Check(name, "fine", detail)
 
@@ -230,7 +242,8 @@ def require_store(key: str, url: str, settings: Settings) -> None:
 def require_writable(key: str, place: str) -> None:
     """Check that a folder, given as a path or a ``file://`` URL, can be written. Leaves no file.
 
-    Of another URL, only the scheme is checked. Raises SettingsError with ``key``, UsageError for an unknown scheme.
+    Of another URL, only the scheme is checked. Raises SettingsError with ``key`` if a person must correct something, StoreError
+    after another failure of the system, such as an I/O error; UsageError for an unknown scheme.
     """
     if is_remote(place):
         from wal.storage import open_storage
@@ -248,7 +261,8 @@ def require_writable(key: str, place: str) -> None:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return  # a service waits for space on a full disk
-        raise SettingsError(f"{key}: {place} can't be written: {folder}: {error.strerror}") from None
+        correct = "make it writable for this user, or name another folder"
+        raise failure(f"{key}: {place} can't be written: {folder}", error, correct) from None
 
 
 def import_jobs(settings: Settings, config_path: Path) -> None:
@@ -372,7 +386,7 @@ def validate(invocation: Invocation, offline: bool) -> int:
     """Check configuration, folders, stores, job, broker and topics, and print one line for each check. Changes nothing.
 
     Use it before a service is started. With --offline, the configuration may belong to another host. Exits with 2 if a check
-    fails; with 3 if none fails, but a broker or a store does not answer.
+    fails; with 3 if none fails, but a broker, a store or a disk does not answer.
     """
     checks = []
     for check in check_configuration(invocation.config_path, offline):

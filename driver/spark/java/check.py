@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from forebay.model.errors import SettingsError
+from forebay.model.errors import SettingsError, StoreError
+from forebay.process.os_errors import failure
 
 #: oldest Java that Spark 4 supports
 JAVA_MIN = 17
@@ -27,7 +28,10 @@ class Java(NamedTuple):
 
 
 def check_java(environment: Mapping[str, str] | None = None) -> Java:
-    """Return the Java that Spark will start. Raise SettingsError if there is none, if it does not run, or if it is too old."""
+    """Return the Java that Spark will start. Raise SettingsError if there is none, if it does not run, or if it is too old.
+
+    Raise StoreError if the system starts no process for a while, or if Java does not answer in time.
+    """
     java = java_path(environment)
     try:
         done = subprocess.run(
@@ -40,8 +44,11 @@ def check_java(environment: Mapping[str, str] | None = None) -> Java:
             timeout=_ANSWER_SECONDS,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise SettingsError(f"driver.engine = 'spark': {java} can't be run: {error}; {_INSTALL}") from None
+    except OSError as error:
+        raise failure(f"driver.engine = 'spark': {java} can't be run", error, _INSTALL) from None
+    except subprocess.TimeoutExpired:
+        message = f"driver.engine = 'spark': {java} did not say its version within {_ANSWER_SECONDS:g} s"
+        raise StoreError(f"{message}; check this host's load, disk and memory, and try again") from None
     version = _VERSION.search(done.stdout)
     if done.returncode != 0:
         reason = done.stdout.strip().partition("\n")[0] or f"exit code {done.returncode}"

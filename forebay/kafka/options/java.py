@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 from forebay.model.errors import SettingsError
+from forebay.process.os_errors import failure
+from forebay.settings.redaction import redacted
 
 Read = Callable[[str], bytes]
 #: (value, all options, reader of files) → librdkafka's options. Raises SettingsError.
@@ -146,7 +148,7 @@ def _store(name: str, path: str, read: Read) -> bytes:
     try:
         found = read(path)
     except OSError as error:
-        raise SettingsError(f"kafka.{name!r}: cannot read {path}: {error.strerror or error}") from None
+        raise failure(f"kafka.{name!r}: cannot read {redacted(path)}", error) from None
     if found.startswith(_JKS):
         raise SettingsError(
             f"kafka.{name!r}: {path} is a JKS store, which only Java can read: convert it with `keytool "

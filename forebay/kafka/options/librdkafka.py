@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from forebay.model.errors import SettingsError
+from forebay.process.os_errors import failure
 from forebay.settings.redaction import redacted
 
 if TYPE_CHECKING:
@@ -149,10 +150,17 @@ def check_security(options: Mapping[str, str]) -> None:
                 raise SettingsError(f"kafka.{needed!r} is missing: {mechanism} needs it")
     for key in _FILES:
         path = options.get(key, "")
-        if path and not (key == "ssl.ca.location" and path == "probe") and not os.access(path, os.R_OK):
-            reason = "this user has no right to read it" if os.path.exists(path) else "no such file"
-            # the value may be the key itself
-            raise SettingsError(f"kafka.{key!r}: {redacted(path)!r}: {reason}")
+        if not path or (key == "ssl.ca.location" and path == "probe"):
+            continue
+        where = f"kafka.{key!r}: {redacted(path)!r}"  # the value may be the key itself
+        try:
+            os.stat(path)
+        except FileNotFoundError:
+            raise SettingsError(f"{where}: no such file") from None
+        except OSError as error:
+            raise failure(where, error) from None
+        if not os.access(path, os.R_OK):
+            raise SettingsError(f"{where}: this user has no right to read it")
 
 
 def check_options(options: Mapping[str, str]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from forebay.model.errors import UnreachableError, UsageError
 from forebay.model.text import split_url
+from forebay.process.os_errors import failure
 
 PREFIX = "bearer.auth."
 _ID, _SECRET, _ENDPOINT, _SCOPE = "client.id", "client.secret", "issuer.endpoint.url", "scope"
@@ -48,10 +49,13 @@ class ClientCredentials:
         trusted: ssl.SSLContext = httpx.create_ssl_context()
         if ca_location is not None:
             kind = "capath" if os.path.isdir(ca_location) else "cafile"
+            where = f"option schema.registry.ssl.ca.location: {ca_location}"
             try:
                 trusted.load_verify_locations(**{kind: ca_location})
+            except ssl.SSLError as error:
+                raise UsageError(f"{where}: {error}") from None
             except OSError as error:
-                raise UsageError(f"option schema.registry.ssl.ca.location: {ca_location}: {error}") from None
+                raise failure(where, error, kind=UsageError) from None
         self._client = OAuth2Client(
             options[_ID], options[_SECRET], scope=options.get(_SCOPE), verify=trusted, timeout=timeout_seconds
         )

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from forebay.model.errors import SettingsError
+from forebay.model.errors import SettingsError, StoreError
+from forebay.process.os_errors import failure
 from forebay.settings.reading import rules
 from forebay.settings.reading.conversion import converted
 from forebay.settings.reading.environment import override
@@ -27,16 +28,25 @@ def load(path: str | Path, environment: Mapping[str, str] | None = None) -> Sett
     Raises:
         SettingsError: The first mistake, as one sentence: the file or environment variable, the key, its value, and what is
             allowed.
+        StoreError: The file could not be read, but may be at a new attempt, as after an I/O error.
     """
     return _only_right(*_read(path, environment))
 
 
 def mistakes(path: str | Path, environment: Mapping[str, str] | None = None) -> list[SettingsError]:
-    """Return all mistakes in ``path``; [] if there is none. :func:`load` raises the first one."""
+    """Return all mistakes in ``path``; [] if there is none. :func:`load` raises the first one. Raises StoreError as it does."""
     try:
         return _read(path, environment)[1].found
     except SettingsError as error:
         return [error]
+
+
+def load_if_right(path: str | Path) -> Settings | None:
+    """Return the settings as :func:`load` does; None if there is a mistake in ``path``, or if it can't be read."""
+    try:
+        return load(path)
+    except (SettingsError, StoreError):
+        return None
 
 
 def from_text(text: str, source: str) -> Settings:
@@ -54,7 +64,7 @@ def _read(path: str | Path, environment: Mapping[str, str] | None) -> tuple[Sett
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise SettingsError(f"{path}: can't be read: {error.strerror}; name the file with --config FILE") from None
+        raise failure(f"{path}: can't be read", error, "name the file with --config FILE") from None
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: is not valid TOML: {error}") from None
     raw = _toml(text, str(path))

@@ -15,7 +15,7 @@ from deploy.console.invocation import FINDINGS, FINE, Invocation, example, pass_
 from forebay.model.errors import SettingsError
 from forebay.model.text import printable
 from forebay.process.clock import Clock, SystemClock
-from forebay.settings.reading.load import load, mistakes
+from forebay.settings.reading.load import load_if_right
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +29,7 @@ def diagnose(config_path: Path, clock: Clock) -> Iterator[Finding]:
 
     If the configuration is wrong, only this machine is checked further. If no broker answers, Kafka is not examined further.
     """
-    settings = None if mistakes(config_path) else load(config_path)
+    settings = load_if_right(config_path)
     yield from check_machine(settings)
     kafka_answers = False
     for check in check_configuration(config_path):

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 
 from deploy.commands.setup.doctor.findings import Finding
 from driver.spark.java.check import JAVA_MIN, check_java
-from forebay.model.errors import SettingsError
+from forebay.model.errors import SettingsError, StoreError
 from forebay.settings.schema import Settings
 
 #: Java releases on which Spark 4 is tested
@@ -98,6 +98,8 @@ def _java() -> Finding:
         java = check_java()
     except SettingsError as error:
         return Finding(_AREA, "java", "wrong", str(error), "install Java 17 or 21, or set JAVA_HOME to one")
+    except StoreError as error:  # as without memory for another process
+        return Finding(_AREA, "java", "wrong", str(error), "check this machine's memory and limits, and try again")
     if java.version is None:
         return Finding(
             _AREA, "java", "note", f"{java.path} does not say its version", f"Spark needs Java {JAVA_MIN} or newer"
