@@ -327,7 +327,7 @@ while True:
     if not ready and pathlib.Path(os.environ["MAY"]).exists():
         ready = True
         line = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        line.sendto(b"STATUS=running\\nREADY=1", os.environ["NOTIFY_SOCKET"])
+        line.sendto(b"STATUS=running\\nREADY=1", os.environ["NOTIFY_SOCKET"].replace("@", chr(0), 1))
     time.sleep(0.02)
 """
 
@@ -369,7 +369,7 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 if len(sys.argv) > 1:
     sys.exit(int(sys.argv[1]))
 print("reports", flush=True)
-socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b"READY=1", os.environ["NOTIFY_SOCKET"])
+socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b"READY=1", os.environ["NOTIFY_SOCKET"].replace("@", chr(0), 1))
 while True:
     time.sleep(0.02)
 """
