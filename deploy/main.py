@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import logging
-import os
 import sys
 from collections.abc import Sequence
 
@@ -11,6 +11,7 @@ import click
 
 from deploy.console.groups import Entry, LazyGroup
 from deploy.console.invocation import FINDINGS, FINE, Invocation, example, shared_options
+from deploy.console.streams import finish, open_closed, say
 from forebay.model.errors import ForebayError
 from forebay_start import find_first
 
@@ -85,6 +86,10 @@ _COMMANDS = {
 }
 
 
+#: errors of a write
+_AT_WRITING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
+
+
 @click.group(
     cls=LazyGroup,
     sections=_COMMANDS,
@@ -104,38 +109,59 @@ def commands(context: click.Context) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code.
+    """Run the command line and return its exit code, which is not 0 if its output could not be written.
 
-    A user's mistake ends with one sentence on stderr; a fault of the program ends with a traceback.
+    A user's mistake and an error of the operating system end with one sentence on stderr; a fault of the program ends with a
+    traceback.
     """
     find_first()  # before a job's folder is on the path
+    open_closed()
+    code, sentence = _run(arguments)
+    lost = finish()
+    for text in filter(None, (sentence, lost)):
+        _report(text)
+    return code if lost is None else code or FINDINGS
+
+
+def _run(arguments: Sequence[str] | None) -> tuple[int, str]:
+    """Return the exit code, and the sentence that remains to be shown."""
     try:
         result = commands.main(
             args=None if arguments is None else list(arguments), prog_name="forebay", standalone_mode=False
         )
-        sys.stdout.flush()
     except click.exceptions.Abort:
-        click.echo("forebay: interrupted", err=True)
-        return 130
+        say("forebay: interrupted")
+        return 130, ""
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
-        return error.exit_code
+        say(error.format_message())
+        return error.exit_code, ""
     except click.ClickException as error:
-        click.echo(f"forebay: {_sentence(error)}", err=True)
-        return error.exit_code
-    except BrokenPipeError:
-        # a reader such as `| head` closed the pipe: not a fault, but stdout must not be flushed again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FINDINGS
+        say(f"forebay: {_sentence(error)}")
+        return error.exit_code, ""
+    except BrokenPipeError:  # a reader such as `| head` closed the pipe: not a fault
+        return FINDINGS, ""
     except ForebayError as error:
-        from forebay.process import logs
+        return error.exit_code, str(error)
+    except OSError as error:  # as on a full disk, or without free file descriptors
+        logging.getLogger("forebay").debug("the command ends", exc_info=True)
+        return FINDINGS, finish() or _cause(error)
+    return (result if isinstance(result, int) else FINE), ""
 
-        if logs.is_json():
-            logging.getLogger("forebay").error("%s", error)
-        else:
-            click.echo(f"forebay: {error}", err=True)
-        return error.exit_code
-    return result if isinstance(result, int) else FINE
+
+def _report(sentence: str) -> None:
+    from forebay.process import logs
+
+    if logs.is_json():
+        logging.getLogger("forebay").error("%s", sentence)
+    else:
+        say(f"forebay: {sentence}")
+
+
+def _cause(error: OSError) -> str:
+    place = f"{error.filename}: " if error.filename is not None else ""
+    if not place and error.errno in _AT_WRITING:  # the system names no file, and stdout is the likeliest
+        place = "stdout or a file can't be written: "
+    return f"{place}{error.strerror or error}; check this host's disks and limits, and try again"
 
 
 def _sentence(error: click.ClickException) -> str:

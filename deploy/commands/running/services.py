@@ -26,6 +26,7 @@ from deploy.console.invocation import (
     prepare_job_imports,
     shared_options,
 )
+from deploy.console.streams import Nowhere
 from deploy.supervision.detached import Announcer, start_detached
 from deploy.supervision.run_lock import holder, lock_path, only_one
 from deploy.supervision.supervisor import ChildSpec, LogLines, Supervisor
@@ -56,6 +57,8 @@ def log_to_stderr(settings: Settings, service: str, **constant: str) -> None:
     fields of every line."""
     with suppress(io.UnsupportedOperation):  # stderr without a file descriptor, as in a notebook
         faulthandler.enable()
+    if isinstance(sys.stdout, Nowhere):
+        sys.stdout.is_output = False  # it is only what jobs print
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # what a job prints is in a log file when it is printed
     logs.configure(
