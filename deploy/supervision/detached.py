@@ -73,12 +73,12 @@ def start_detached(command: Sequence[str], log: Path, say: Callable[[str], None]
                 env={**os.environ, **listening.environment},
                 start_new_session=True,  # it outlives this terminal
             )
-            threading.Thread(target=lambda: happened.put(process.wait()), name="wait up", daemon=True).start()
             try:
+                threading.Thread(target=lambda: happened.put(process.wait()), name="wait up", daemon=True).start()
                 return Started(process.pid, happened.get(), log.read_text(errors="replace")[before:])
             except KeyboardInterrupt:
                 process.send_signal(signal.SIGTERM)
-                happened.get()
+                process.wait()
                 raise
     finally:
         os.close(output)
