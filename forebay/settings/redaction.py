@@ -22,7 +22,7 @@ _NO_SECRET_NAME = re.compile(r"(?:[._](?:file|location|path|endpoint\.url|timeou
 #: as secrets of S3 do, a /; a port and a path are none
 _CREDENTIALS = re.compile(
     r"(https?://|(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}://(?=[^\s/@:]{0,300}:))"
-    r"(?:[^\s/?#\"']{1,2000}|[^\s/@:?#]{1,300}:(?![0-9]{0,5}[/,])[^\s@?#\"']{1,300})@",
+    r"(?:[^\s/\"']{1,2000}|[^\s/@]{1,2000}|[^\s/@:?#]{1,300}:(?![0-9]{1,5}[/,?#])[^\s@\"']{1,300})@",
     re.IGNORECASE,
 )
 #: a JSON Web Token

@@ -123,6 +123,9 @@ def test_names_that_hold_no_secret(name: str) -> None:
         ("s3://key:secret@bucket", f"s3://{HIDDEN}@bucket"),
         ("s3://key:se/cr+et@bucket/path", f"s3://{HIDDEN}@bucket/path"),
         ("https://me:p@ss@host/a?mail=b@c", f"https://{HIDDEN}@host/a?mail=b@c"),
+        ('https://me:p#s?s"@host/a', f"https://{HIDDEN}@host/a"),
+        ("s3://key:/se@bucket", f"s3://{HIDDEN}@bucket"),
+        ('["https://me:pw@host", "a@b"]', f'["https://{HIDDEN}@host", "a@b"]'),
         ("https://host:9092/folder@2", "https://host:9092/folder@2"),
         ("hdfs://a:8020,b:8020/folder@2", "hdfs://a:8020,b:8020/folder@2"),
         (
