@@ -88,6 +88,7 @@ _COMMANDS = {
 
 #: errors of a write
 _AT_WRITING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
+_OF_THIS_HOST = _AT_WRITING | {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EROFS}
 
 
 @click.group(
@@ -118,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     open_closed()
     code, sentence = _run(arguments)
     lost = finish()
-    for text in filter(None, (sentence, lost)):
+    for text in dict.fromkeys(filter(None, (sentence, lost))):
         _report(text)
     return code if lost is None else code or FINDINGS
 
@@ -143,8 +144,10 @@ def _run(arguments: Sequence[str] | None) -> tuple[int, str]:
     except ForebayError as error:
         return error.exit_code, str(error)
     except OSError as error:  # as on a full disk, or without free file descriptors
-        logging.getLogger("forebay").debug("the command ends", exc_info=True)
-        return FINDINGS, finish() or _cause(error)
+        level = logging.ERROR if logging.root.handlers else logging.DEBUG  # a service's log says where it ended
+        logging.getLogger("forebay").log(level, "the command ends", exc_info=True)
+        lost = finish() if error.filename is None and error.errno in _AT_WRITING else None
+        return FINDINGS, lost or _cause(error)
     return (result if isinstance(result, int) else FINE), ""
 
 
@@ -161,7 +164,8 @@ def _cause(error: OSError) -> str:
     place = f"{error.filename}: " if error.filename is not None else ""
     if not place and error.errno in _AT_WRITING:  # the system names no file, and stdout is the likeliest
         place = "stdout or a file can't be written: "
-    return f"{place}{error.strerror or error}; check this host's disks and limits, and try again"
+    hint = "; check this host's disks and limits, and try again" if error.errno in _OF_THIS_HOST else ""
+    return f"{place}{error.strerror or error}{hint}"
 
 
 def _sentence(error: click.ClickException) -> str:

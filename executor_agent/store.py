@@ -163,8 +163,11 @@ class BlockStore:
                 self._counted_at = now
                 stuck: set[str] = set()
                 while victims := self._oldest(self._usage, self._usage.short_bytes, stuck)[0]:
-                    stuck |= self._delete_copies(victims)
+                    failed = self._delete_copies(victims)
                     self._usage = self._count()
+                    if not failed:  # the file system may report the freed space later
+                        break
+                    stuck |= failed
             return self._usage
 
     def _count(self) -> Usage:

@@ -205,6 +205,8 @@ def examine(
 
     with ThreadPoolExecutor(readers or min(READERS_MAX, os.cpu_count() or 1), "examine") as pool:
         segments = tuple(pool.map(one, sorted(accepted)))
+    if any(segment.unreadable for segment in segments):
+        listed_segments(storage, stream)  # raises if the store is away by now, and not only these segments
     if segments and all(segment.unreadable and not segment.frames for segment in segments):
         raise StoreError(segments[0].unreadable)  # or a store that is away would have its blocks written again
     return Examination(stream, state, segments, tuple(_missing_segments(filter(None, places.values()))))

@@ -24,7 +24,7 @@ class _Null(io.FileIO):
 
 
 class Nowhere(io.TextIOWrapper):
-    """Stands for a stream that was closed when the command was started. Text and bytes written to it are lost.
+    """Replaces a stream that was closed when the command was started. Text and bytes written to it are lost.
 
     ``is_output``: what is written is the command's own output, which it must not lose unnoticed.
     """

@@ -15,7 +15,7 @@ from driver.journal.leadership.lease import LeaseKeeper
 from driver.journal.log import opening
 from driver.journal.state import State
 from driver.tracker import Tracker, TrackerOptions
-from forebay.model.errors import UsageError
+from forebay.model.errors import FencedError, UsageError
 from forebay.process.clock import Clock
 from wal.decisions.retention import RetentionLimits
 from wal.storage import Storage
@@ -60,8 +60,13 @@ def lead(
         )
         closing.callback(opened.close)
         refuse_intake(storage.url, state)
+
+        def superseded(error: FencedError) -> bool:
+            failed(error)
+            return True
+
         lease = LeaseKeeper(
-            storage, name, opened.epoch, owner=owner, url="", duration_seconds=LEASE_SECONDS, superseded=failed
+            storage, name, opened.epoch, owner=owner, url="", duration_seconds=LEASE_SECONDS, superseded=superseded
         )
         lease.follow(lambda: opened.confirmed)
         lease.start()

@@ -326,9 +326,12 @@ class Driver:
     def _led_parts(self) -> Parts | None:
         return self._parts
 
-    def _superseded(self, error: FencedError) -> None:
-        if self._parts is not None:  # before, opening the journal finds out by itself, and a standby goes on
-            self._shutdown.fail(error)
+    def _superseded(self, error: FencedError) -> bool:
+        """Return whether the driver ends. Before it has parts, opening the journal finds out by itself, and a standby goes on."""
+        if self._parts is None:
+            return False
+        self._shutdown.fail(error)
+        return True
 
     # ---- what others ask ---------------------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ class Leadership:
     """
 
     def __init__(
-        self, *, settings: Settings, clock: Clock, activity: Activity, superseded: Callable[[FencedError], None]
+        self, *, settings: Settings, clock: Clock, activity: Activity, superseded: Callable[[FencedError], bool]
     ) -> None:
         self.leader: str | None = None
         self.since = clock.monotonic()

@@ -39,6 +39,7 @@ from driver.spark.rows import SparkRows
 from driver.spark.small import SmallBatches
 from driver.spark.warming import Query, Warming, queries
 from forebay.model.errors import EngineLostError, ForebayError, JobError, UnreachableError, UsageError
+from forebay.process.os_errors import failure
 from forebay.settings.schema import DriverSettings, Settings
 from wal.reading import TierCounts
 
@@ -222,9 +223,13 @@ class SparkJobs(ABC):
                     f"Spark can't start: the cluster of spark.'spark.master' = \"{master}\" did not accept the application; "
                     "check that its master runs and can be reached. Spark's own lines before this one name the reason"
                 ) from error
-            if isinstance(error, OSError) or "JAVA_GATEWAY_EXITED" in str(error):
-                # as for lack of memory; a later start may succeed
-                raise EngineLostError(f"Spark can't start: {error}") from error
+            if isinstance(error, OSError):
+                raise failure("Spark can't start", error, "correct SPARK_HOME or JAVA_HOME", kind=UsageError) from error
+            if "JAVA_GATEWAY_EXITED" in str(error):  # as for lack of memory: a later start may succeed
+                raise EngineLostError(
+                    f"Spark can't start: {error} If this lasts, look at the lines of Java before this one, and at the memory and "
+                    "the Java options in [spark]"
+                ) from error
             raise UsageError(f"Spark can't start: {error}") from error
         finally:
             if on_interrupt is not None and threading.current_thread() is threading.main_thread():

@@ -31,8 +31,13 @@ Schema = Any  # as in JSON: a name, a list or an object
 
 def read_decimal(data: bytes, writer: Schema, reader: Schema = None) -> Decimal:
     """Return the decimal in ``data``. Raises ValueError if it is too long: its conversion would take quadratic time."""
-    if len(data) > DECIMAL_BYTES_MAX:
-        raise ValueError(f"a decimal has {len(data)} bytes; at most {DECIMAL_BYTES_MAX} are allowed")
+    length = len(data)
+    if length > DECIMAL_BYTES_MAX:
+        # a wide fixed type repeats the sign in front; one byte more keeps it
+        sign = b"\xff" if data[0] & 0x80 else b"\0"
+        data = sign + data.lstrip(sign)
+    if len(data) > DECIMAL_BYTES_MAX + 1:
+        raise ValueError(f"a decimal has {length} bytes; at most {DECIMAL_BYTES_MAX} are allowed")
     return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-writer.get("scale", 0), _EXACT)
 
 

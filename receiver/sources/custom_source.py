@@ -202,7 +202,8 @@ class _CustomSource(ABC):
 
     def _deal(self) -> None:
         now = self._clock.monotonic()
-        if now < self._deal_at and not self._to_forget:
+        self._forget_all()
+        if now < self._deal_at:
             return
         self._deal_at = now + self._settings.kafka.discovery_interval
         try:
@@ -219,12 +220,21 @@ class _CustomSource(ABC):
             self._owned = self._owned.difference(gone)
             self._paused.difference_update(gone)
             self._to_forget.update(gone)
+        self._owned = found
+        try:
+            self._forget_all()
+        except RetryLater:
+            self._owned = found.difference(come)
+            self._deal_at = now  # those that came are assigned when all is forgotten: one of them may be among these
+            raise
+        if come:
+            self._listener.assigned(come)
+
+    def _forget_all(self) -> None:
+        """Have the user's class forget what this receiver gave away. Raises RetryLater: called again at each poll until then."""
         if self._to_forget:
             self._forget(sorted(self._to_forget))
             self._to_forget.clear()
-        self._owned = found
-        if come:
-            self._listener.assigned(come)
 
 
 @dataclass(slots=True)

@@ -192,12 +192,14 @@ class WalStore(Store):
 
     def _find_marker(self) -> None:
         """Raise StoreError unless the store is this stream's WAL. Once for an epoch."""
-        if not self._storage.exists(self._marker):
+        marker = self._marker
+        if not self._storage.exists(marker):
             raise StoreError(
-                f"{self._storage.url} has no file {self._marker}, which the driver created in its WAL: the WAL is not mounted on "
+                f"{self._storage.url} has no file {marker}, which the driver created in its WAL: the WAL is not mounted on "
                 "this host, or wal.url here is not the driver's"
             )
-        self._marker = ""
+        if self._marker == marker:  # no other epoch was opened meanwhile
+            self._marker = ""
 
     def _sync(self) -> bool:
         """Sync until all is durable. False: the process is ending. Raises as :meth:`_succeeds`."""

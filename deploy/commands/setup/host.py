@@ -79,7 +79,7 @@ class Host:
     def _is_unused(self, path: str, planned: Sequence[str]) -> bool:
         """Whether a folder is absent, or holds nothing except folders of ``planned`` that are unused too."""
         try:
-            names = os.listdir(self.at(path))
+            names = [name for name in os.listdir(self.at(path)) if name != "lost+found"]  # of a new file system
         except FileNotFoundError:
             return True
         except NotADirectoryError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -239,6 +240,8 @@ def _reason_for_roles(present: Sequence[Role], host: Host) -> str:
 def _next_steps(done: Sequence[Step], roles: Sequence[Role], program: str, host: Host) -> str:
     """Return the commands that start new units, and those that restart the others after an upgrade."""
     written = {step.what for step in done if step.outcome == "written"}
+    if not any(glob.glob(str(host.at(f"{UNIT_FOLDER}/*.wants/{UNITS[role].replace('@', '@*')}"))) for role in roles):
+        written |= {unit_path(role) for role in roles}  # none is enabled: an earlier call ended before it printed this
     new = [_instance(role) for role in roles if unit_path(role) in written]
     others = [_instance(role) for role in ROLES if role in roles and unit_path(role) not in written]
     check = f"{program} --config {CONFIGURATION} validate"

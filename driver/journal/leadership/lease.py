@@ -221,7 +221,7 @@ class LeaseKeeper:
     """Renews the lease three times per duration, in a thread of its own.
 
     ``superseded`` is called with a FencedError if the lease is of a newer epoch. A driver that was suspended, and has nothing to
-    write, would not learn it otherwise.
+    write, would not learn it otherwise. It returns whether the driver ends now; else it is called again at the next turn.
     """
 
     def __init__(
@@ -233,7 +233,7 @@ class LeaseKeeper:
         owner: str,
         url: str,
         duration_seconds: float,
-        superseded: Callable[[FencedError], None] = lambda _: None,
+        superseded: Callable[[FencedError], bool] = lambda _: True,
     ) -> None:
         self._storage = storage
         self._stream = stream
@@ -298,8 +298,9 @@ class LeaseKeeper:
                 current = read_lease(self._storage, self._stream)
                 if current is not None and current.epoch > self._lease.epoch:
                     newer = f"another driver leads stream {self._stream!r}: its epoch is {current.epoch:x}"
-                    self._superseded(FencedError(f"{newer}, this driver's is {self._lease.epoch:x}"))
-                    continue  # a driver that is still composing its parts ends at the next turn
+                    if self._superseded(FencedError(f"{newer}, this driver's is {self._lease.epoch:x}")):
+                        return
+                    continue
                 self.renew()
             except StoreError as error:
                 log.warning("cannot renew the lease: %s", error)

@@ -46,7 +46,7 @@ def refuse_other(journal: Storage, wal: Storage, stream: str, claimed: int, mark
         raise unfinished(journal, stream, marked)
     if not marked and has_led:
         raise TimelineFound(
-            f"the WAL at {wal.url} has no file {layout.timeline_marker(stream, claimed)}, but drivers have led the journal at "
+            f"the WAL at {wal.url} has no file {layout.timeline_marker(stream, 1)}, but drivers have led the journal at "
             f"{journal.url}: the WAL is not mounted, [wal].url is wrong, or the WAL was lost. Nothing was changed. If it was "
             "lost for good, see `forebay recover --lost-wal`. If the journal is of a stream without a WAL, or of a direct "
             "stream, choose another name for this stream"
@@ -84,5 +84,6 @@ def mark(journal: Storage, wal: Storage, stream: str, timeline: int, first_claim
 def _belongs_elsewhere(journal: Storage, wal: Storage, stream: str) -> TimelineFound:
     return TimelineFound(
         f"the WAL at {wal.url} belongs to another journal of stream {stream!r} than the one at {journal.url}. "
-        "Nothing was changed. Correct [driver].journal or [wal].url"
+        "Nothing was changed. Correct [driver].journal or [wal].url. If `forebay recover --lost-wal --apply` was interrupted, "
+        "repeat it"
     )

@@ -164,9 +164,15 @@ def begin_wal(storage: Storage, wal: Storage, stream: str) -> None:
     Raises TimelineFound if the WAL belongs to another journal; CorruptionError; StoreError.
     """
     newest = timeline_of(newest_claim(storage, stream))
-    claim = first_claim(storage, stream, newest)
-    for number in range(1, newest + 1):
-        timeline.mark(storage, wal, stream, number, claim)
+    try:
+        oldest = first_claim(storage, stream, 1)
+    except (
+        timeline.TimelineFound
+    ):  # a rebuild into an empty folder knows no claim of the first timeline, and nothing compares it
+        oldest = first_claim(storage, stream, newest)
+    timeline.mark(storage, wal, stream, 1, oldest)
+    for number in range(2, newest + 1):
+        timeline.mark(storage, wal, stream, number, first_claim(storage, stream, number))
 
 
 def first_claim(storage: Storage, stream: str, of_timeline: int) -> bytes:

@@ -48,7 +48,12 @@ def leadership(folder: Path) -> tuple[Leadership, Activity, list[FencedError]]:
         '[driver]\njob = "jobs:x"\nlease_duration = "200ms"\n'
     )
     activity, fenced = Activity(), list[FencedError]()
-    made = Leadership(settings=load(config), clock=SystemClock(), activity=activity, superseded=fenced.append)
+    made = Leadership(
+        settings=load(config),
+        clock=SystemClock(),
+        activity=activity,
+        superseded=lambda error: bool(fenced.append(error)) or True,
+    )
     return made, activity, fenced
 
 

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkRuntimeError
 from driver.spark import ends
 from driver.spark import engine as spark_engine
 from driver.spark.engine import SparkJobs
-from forebay.model.errors import EngineLostError, UnreachableError, UsageError
+from forebay.model.errors import EngineLostError, StoreError, UnreachableError, UsageError
 
 _TURNED_AWAY = (
     "An error occurred while calling None.org.apache.spark.sql.classic.SparkSession.\n"
@@ -118,6 +118,12 @@ def test_spark_that_ends_while_the_code_is_sent_is_lost(monkeypatch: pytest.Monk
 def test_lack_of_memory_at_the_start_is_tried_again_by_a_supervisor(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(EngineLostError, match="Spark can't start") as caught:
+    with pytest.raises((EngineLostError, StoreError), match="Spark can't start") as caught:
         start(monkeypatch, error)
     assert caught.value.exit_code == 1
+
+
+def test_missing_spark_is_a_wrong_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="Spark can't start: No such file or directory; correct SPARK_HOME") as caught:
+        start(monkeypatch, FileNotFoundError(errno.ENOENT, "No such file or directory"))
+    assert caught.value.exit_code == 2

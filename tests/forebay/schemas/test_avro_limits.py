@@ -282,10 +282,10 @@ def test_decimals_are_exact_up_to_arrows_digits() -> None:
     bodies = [
         encoded(long, {"x": one.to_bytes(size, "big", signed=True)})
         for one in numbers
-        for size in (16, DECIMAL_BYTES_MAX)
+        for size in (16, DECIMAL_BYTES_MAX, 40)  # a wider type repeats the sign in front
     ]
     assert values(read_bytes(schema, schema, *bodies)) == [
-        Decimal(one).scaleb(-3, Context(prec=38)) for one in numbers for _ in range(2)
+        Decimal(one).scaleb(-3, Context(prec=38)) for one in numbers for _ in range(3)
     ]
     tall = [
         encoded(long, {"x": one.to_bytes(DECIMAL_BYTES_MAX, "big", signed=True)}) for one in (largest + 1, 2**255 - 1)

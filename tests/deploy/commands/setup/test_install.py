@@ -155,6 +155,12 @@ def test_repeated_call_takes_the_roles_of_the_host_and_names_the_restarts(
     said = capsys.readouterr().err
     assert "systemctl enable --now forebay-agent.service forebay-receiver@1" in said and "restart" not in said
     assert "roles:" not in said
+    assert run(tmp_path, "--yes") == 0  # as if the first call had ended before it printed the commands
+    said = capsys.readouterr().err
+    assert "systemctl enable --now forebay-agent.service forebay-receiver@1" in said
+    enabled = tmp_path / "etc/systemd/system/multi-user.target.wants"
+    enabled.mkdir()
+    (enabled / "forebay-receiver@1.service").symlink_to(tmp_path / UNIT_PATHS["receiver"])
     (tmp_path / UNIT_PATHS["agent"]).write_text("an older release's")
     assert run(tmp_path, "--yes") == 0
     said = capsys.readouterr().err
@@ -163,11 +169,13 @@ def test_repeated_call_takes_the_roles_of_the_host_and_names_the_restarts(
     assert "systemctl restart forebay-agent.service, systemctl restart forebay-receiver@1\n" in said
     assert not (tmp_path / UNIT_PATHS["driver"]).exists()
     assert (tmp_path / UNIT_PATHS["agent"]).read_text() == unit("agent")
+    (enabled / "forebay-agent.service").symlink_to(tmp_path / UNIT_PATHS["agent"])
     assert run(tmp_path, "--role", "driver", "--role", "agent", "--yes") == 0
     said = capsys.readouterr().err
     assert (
         "systemctl enable --now forebay-driver.service;" in said and "systemctl restart forebay-agent.service\n" in said
     )
+    shutil.rmtree(enabled)
     assert run(tmp_path, "--uninstall", "--yes") == 0
     assert not list((tmp_path / "etc/systemd/system").iterdir())
 

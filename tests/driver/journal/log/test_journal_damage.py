@@ -394,6 +394,18 @@ def test_a_wal_without_a_marker_is_refused_once_a_driver_has_led(storage: Storag
     assert wal.read(layout.timeline_marker(STREAM, 1)) == storage.read(claim_path(STREAM, numbered(1, 1)))
 
 
+def test_a_new_wal_gets_the_marker_of_each_timeline(storage: Storage) -> None:
+    """With the claim of that timeline: a later rebuild compares them."""
+    for number in (2, 3):
+        epoch = numbered(number, 1)
+        storage.put_new(claim_path(STREAM, epoch), Claim(epoch, f"rebuild {number}", 1).encode())
+    wal = MemoryStorage(f"damage-{next(uids)}")
+    opening.begin_wal(storage, wal, STREAM)
+    assert wal.read(layout.timeline_marker(STREAM, 2)) == storage.read(claim_path(STREAM, numbered(2, 1)))
+    assert wal.read(layout.timeline_marker(STREAM, 3)) == storage.read(claim_path(STREAM, numbered(3, 1)))
+    assert wal.exists(layout.timeline_marker(STREAM, 1)) and not wal.exists(layout.timeline_marker(STREAM, 4))
+
+
 def test_a_damaged_first_claim_without_a_copy_is_refused_by_its_name(storage: Storage) -> None:
     """INV-5. Its bytes are put into no marker, where they would stay."""
     wal = MemoryStorage(f"damage-{next(uids)}")
