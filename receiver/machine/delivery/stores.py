@@ -13,6 +13,8 @@ from receiver.machine.exchange.outbox import Outbox
 
 #: a store that reported nothing, not even a failure, for this many times ``store_timeout`` hangs
 STORE_PATIENCE = 2.0
+#: a store without space says so about once a second, and each try may last as long as a request
+_NO_SPACE_SECONDS_MIN = 30.0
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -49,7 +51,8 @@ class Stores:
         if waiting is None:
             return
         silence = now - max(waiting.sealed_at, self._answered_at)
-        if silence > STORE_PATIENCE * self.settings.store_timeout:
+        limit = STORE_PATIENCE * self.settings.store_timeout
+        if silence > (max(limit, _NO_SPACE_SECONDS_MIN) if self._no_space else limit):
             self.outbox.exit(1, f"a write to the block store hangs: no result for {silence:.0f} s")
 
     def stored(self, event: inp.BlockStored, now: float) -> None:

@@ -122,7 +122,7 @@ def test_store_that_hangs_after_a_lack_of_space_ends_the_process() -> None:
     stage = Stage(store_timeout=Duration(3.0))
     start = stage.own(P0)[P0]
     stage.poll(start, range(3)).wait(1.0)
-    stage.tell(inp.OutOfSpace("0 bytes are free")).wait(5.9)
+    stage.tell(inp.OutOfSpace("0 bytes are free")).wait(29.9)
     stage.none(act.Exit)
     stage.wait(0.2)
     assert "hangs: no result" in stage.one(act.Exit).reason
