@@ -24,6 +24,7 @@ from driver.tracker.requests import FoundPartitions
 from forebay.http.server import Server
 from forebay.process.clock import SystemClock
 from forebay.security.access import OPEN, Guard
+from forebay.settings.reading.load import load
 from tests.support.state.reads import ReadBy
 from tests.support.state.tracked import tracker_options
 from wal.storage import Storage, open_storage
@@ -126,6 +127,7 @@ class Receiving:
                     self._directory, self._options, self._topic, tracking.url, self._more_settings, self._wal_url
                 )
             )
+            begin_wal(config)
             with (self._directory / "receiver.log").open("wb") as log:
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", "deploy.main", "--config", str(config), "receiver", "--id", "r1"],
@@ -157,6 +159,12 @@ class Receiving:
                 if self._left <= 0 and not self._done.is_set() and self._process is not None:
                     self._taken_in(self._process.pid)
                     self._done.set()
+
+
+def begin_wal(config: Path) -> None:
+    """Mark the WAL as that of the journal, as a driver does before it leads. :class:`Tracking` has led the journal."""
+    settings = load(config)
+    journal.begin_wal(open_storage(settings.driver.journal), open_storage(settings.wal.url, settings.storage), STREAM)
 
 
 def settings_text(

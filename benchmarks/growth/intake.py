@@ -15,7 +15,7 @@ from pathlib import Path
 import urllib3
 
 from benchmarks.peers.contender import Usage
-from benchmarks.receiving import PATIENCE_SECONDS, Tracking, settings_text
+from benchmarks.receiving import PATIENCE_SECONDS, Tracking, begin_wal, settings_text
 from driver.journal import events as ev
 from forebay.process.tether import tethered
 
@@ -91,6 +91,7 @@ def take_in(
         served = f'metrics_url = "{metrics_url}"\n' if metrics_url else ""
         text = settings_text(directory, options, load.topics[0], tracking.url, served + more, wal_url)
         config.write_text(text.replace(f'["{load.topics[0]}"]', json.dumps(load.topics)))
+        begin_wal(config)
         processes = []
         for number in range(1, load.receivers + 1):
             log = open_.enter_context((directory / f"receiver-{number}.log").open("wb"))
