@@ -63,7 +63,7 @@ class Stream:
 
     def keep(self) -> None:
         """Writes the journal."""
-        led, state = opening.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(uids))
+        led, state = opening.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(uids), wal=self.wal)
         for event in self.tracked.events:
             apply(state, event)
         led.append(self.tracked.events)
@@ -72,7 +72,7 @@ class Stream:
 
     def keep_again(self) -> None:
         """Writes the journal as it is by now."""
-        led, state = opening.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(uids))
+        led, state = opening.lead(self.journal, STREAM, "test", 1, lambda: 1.0, lambda: next(uids), wal=self.wal)
         new = self.tracked.events[state.events :]
         for event in new:
             apply(state, event)

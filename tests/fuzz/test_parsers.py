@@ -31,6 +31,7 @@ _REASONS = {
     ("deploy/commands/trial/demo_check.py", "counting"): "records that the demo produced",
     ("deploy/examples/dead_letters/jobs.py", "flight"): "an example",
     ("deploy/examples/flights/jobs.py", "totals"): "an example",
+    ("deploy/supervision/readiness.py", "_is_own"): "credentials that the kernel made",
     ("direct/rdd/tasks.py", "read_batches"): _BY_SENDER,
     ("driver/batches/tasks/decoding.py", "decode_parts"): "it calls a decoder of bodies, which has readers",
     ("driver/batches/tasks/reading.py", "decode"): _BY_SENDER,

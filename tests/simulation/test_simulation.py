@@ -241,6 +241,8 @@ def test_one_call_in_a_block_directory_fails_once(tmp_path: Path, number: int) -
     fault = FolderFault(lambda: failed.append(number))
     store = BlockStore(tmp_path, quota_bytes=1_000, clock=ManualClock(0))
     store.open()
+    (tmp_path / "s").mkdir(exist_ok=True)
+    (tmp_path / "s" / "r1-1-9.block").write_bytes(b"damaged")
     fault.arm(number)
     with fault.ignored(), fault.acting():
         (tmp_path / "a").write_bytes(b"")
@@ -252,6 +254,7 @@ def test_one_call_in_a_block_directory_fails_once(tmp_path: Path, number: int) -
         store.receive("s", "r1-1-1", 10).write(b"")
         store.receive("s", "r1-1-2", 10).close()
         store.receive("s", "r1-1-3", 10).write(b"0123456789")
+        store.open()  # sets the damaged copy aside
     assert (failed, fault.is_armed) == ([number], False)
     store.keep_driver_epoch("s", 2)
     assert store.driver_epoch("s") == 2

@@ -82,7 +82,9 @@ def test_detach_needs_a_folder_for_the_logs(project: Any) -> None:
     for mode in ([], ["--detach"]):
         done = project.forebay("up", *mode, "--logs", "file/logs")
         assert done.returncode == 2
-        assert re.fullmatch(r"forebay: --logs: .*file/logs can't be written: .*file: Not a directory\n", done.stderr)
+        assert re.fullmatch(
+            r"forebay: --logs: .*file/logs can't be written: .*file: Not a directory; .*\n", done.stderr
+        )
 
 
 def test_events_are_passed_on_until_the_process_ends(tmp_path: Path) -> None:
