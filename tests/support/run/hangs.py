@@ -9,6 +9,7 @@ and a reader of that output would wait for its end: the plug-in kills each child
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import signal
 import sys
@@ -51,6 +52,7 @@ class Hangs:
         for child in _forked_children():
             os.write(self._stderr, f"tests left a forked child, {child}, which is killed now\n".encode())
             os.kill(child, signal.SIGKILL)
+        gc.collect()  # an unused pool ends its idle threads when it is collected
         deadline = time.monotonic() + _THREADS_SECONDS
         left = [thread for thread in threading.enumerate() if not thread.daemon and thread not in self._before]
         for thread in left:
