@@ -318,6 +318,7 @@ def test_an_export_without_kafka_says_what_it_leaves_out(
         apply(state, event)
     led.append(t.events)
     led.sync()
+    led.close()
     path = project.folder / "offsets.json"
     assert main(["--config", str(project.config), "offsets", "export", "--file", str(path)]) == 0
     assert "the file has no committed offsets" in capsys.readouterr().err
