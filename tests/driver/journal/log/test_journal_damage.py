@@ -395,11 +395,25 @@ def test_a_wal_without_a_marker_is_refused_once_a_driver_has_led(storage: Storag
 
 
 def test_a_new_wal_gets_the_marker_of_each_timeline(storage: Storage) -> None:
-    """With the claim of that timeline: a later rebuild compares them."""
+    """With the claim of that timeline: a later rebuild compares them. A kill in between is repeated."""
     for number in (2, 3):
         epoch = numbered(number, 1)
         storage.put_new(claim_path(STREAM, epoch), Claim(epoch, f"rebuild {number}", 1).encode())
     wal = MemoryStorage(f"damage-{next(uids)}")
+    put_new, left = wal.put_new, [2]
+
+    def killed(path: str, data: Any) -> None:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        put_new(path, data)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(wal, "put_new", killed)
+        with pytest.raises(KeyboardInterrupt):
+            opening.begin_wal(storage, wal, STREAM)
+    with pytest.raises(TimelineFound, match="If `forebay recover --lost-wal --apply` was interrupted, repeat it"):
+        lead_with(storage, wal)
     opening.begin_wal(storage, wal, STREAM)
     assert wal.read(layout.timeline_marker(STREAM, 2)) == storage.read(claim_path(STREAM, numbered(2, 1)))
     assert wal.read(layout.timeline_marker(STREAM, 3)) == storage.read(claim_path(STREAM, numbered(3, 1)))
