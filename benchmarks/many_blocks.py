@@ -280,7 +280,7 @@ class Source(Upstream):
     def partitions(self, topics: Iterable[str] = (), pattern: str | None = None) -> set[TopicPartition]:
         return {TopicPartition(TOPIC, number) for number in range(PARTITIONS)}
 
-    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+    def listed_topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         return dict.fromkeys(topics, "id")
 
     def starting_offsets(

@@ -200,18 +200,15 @@ class BatchPlanner:
         admin, given, topics = self._admin, self._strategy.offsets, {tp.topic for tp in new}
         if checkpoint is None:
             self._check_names(new)
-        ids = admin.topic_ids(topics)
+        ids = admin.listed_topic_ids(topics)
         with listed_partitions():
             committed = self._committed(new - given.keys()) if self._safe.group and checkpoint is None else {}
             known = Known(checkpoint=checkpoint, given=given, committed=committed, group=self._safe.group)
             begun = begin(admin, new, known, self._safe.reset)
-        again = admin.topic_ids(topics)
-        # without its id, the stream would not notice that a topic is created again
-        if again != ids or (any({*ids.values(), *known_ids.values()}) and not all(ids.values())):
-            names = ", ".join(sorted(topics))
-            raise UnreachableError(
-                f"brokers do not agree about topics {names} yet; they may be new, or about to be deleted"
-            )
+        again = admin.listed_topic_ids(topics)
+        # a broker that knows no controller returns no ids for a while
+        if again != ids or (any(known_ids.values()) and not all(ids.values())):
+            raise UnreachableError(f"topics {', '.join(sorted(topics))} changed while their beginning was asked for")
         self._log_positions(begun)
         causes = "; ".join(sorted({position.why for position in begun.values()}))
         offsets = {str(tp): position.offset for tp, position in begun.items()}

@@ -26,11 +26,15 @@ class LostJournal(ForebayError):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The partitions ("topic/partition") and topics of the stream that the journal knows. ``created``: whether it knows any."""
+    """The partitions ("topic/partition") and topics of the stream that the journal knows.
+
+    ``created``: whether it knows any. ``has_ids``: whether some topic has an id, so that each new one has one too.
+    """
 
     partitions: frozenset[str]
     topics: frozenset[str]
     created: bool
+    has_ids: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,8 @@ class ReadKnown(Read[Known]):
     """Reads the partitions and topics that the journal knows."""
 
     def read(self, state: State) -> Known:
-        return Known(frozenset(state.partitions), frozenset(state.topics), state.created)
+        has_ids = any(partition.incarnation.topic_id for partition in state.partitions.values())
+        return Known(frozenset(state.partitions), frozenset(state.topics), state.created, has_ids)
 
 
 def subscription(kafka: KafkaSettings, topics: Iterable[str]) -> tuple[str, ...] | None:
@@ -69,7 +74,7 @@ def discover(
     if not new:
         return None
     topics = {tp.topic for tp in new}
-    ids = admin.topic_ids(topics)
+    ids = admin.listed_topic_ids(topics)
     named = source_kind(settings).names_topics()
     by_policy = {tp for tp in new if not known.created or (tp.topic not in known.topics and named)}
     offsets: dict[TopicPartition, int] = {}
@@ -80,8 +85,9 @@ def discover(
     # with the epoch of a commit, a receiver notices that the log was cut back since
     committed = admin.committed(settings.group, by_policy) if kafka.starting_offsets == "committed" else {}
     epochs = {tp: commit.leader_epoch for tp, commit in committed.items() if commit.offset == offsets[tp]}
-    again = admin.topic_ids(topics)
-    if again != ids or (any(ids.values()) and not all(ids.values())):
+    again = admin.listed_topic_ids(topics)
+    # a broker that knows no controller returns no ids for a while
+    if again != ids or (known.has_ids and not all(ids.values())):
         raise UnreachableError(f"topics changed during discovery: {', '.join(sorted(topics))}; the driver tries again")
     starts = tuple(
         IncarnationStart(tp.topic, tp.partition, offsets[tp], ids.get(tp.topic, ""), leader_epoch=epochs.get(tp, -1))

@@ -68,9 +68,9 @@ class Resetting:
         self, request: ResetRequest, partitions: tuple[TopicPartition, ...]
     ) -> Mapping[TopicPartition, IncarnationStart]:
         topic = request.topic
-        topic_id = self.admin.topic_ids([topic])[topic]
+        topic_id = self.admin.listed_topic_ids([topic])[topic]
         offsets = self.admin.starting_offsets(_policy(request, partitions), partitions, self.group)
-        if self.admin.topic_ids([topic])[topic] != topic_id:
+        if self.admin.listed_topic_ids([topic])[topic] != topic_id:
             raise UnreachableError(f"topic {topic} changed during the reset; try again")
         return {tp: IncarnationStart(tp.topic, tp.partition, offsets[tp], topic_id) for tp in partitions}
 

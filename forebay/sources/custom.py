@@ -110,7 +110,7 @@ class CustomUpstream:
         """Return all partitions, for any arguments. Raises UnreachableError for RetryLater, SourceError."""
         return set(partitions_of(self._settings, self._source))
 
-    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+    def listed_topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         if isinstance(self._source, UnreliableSource):
             return dict.fromkeys(topics, "")
         return {topic: identity(self._settings, self._source, topic) for topic in topics}

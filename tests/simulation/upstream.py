@@ -29,7 +29,7 @@ class SimulatedUpstream:
         pause("partitions")
         return set(self._kafka.partitions())
 
-    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+    def listed_topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         pause("topic-ids")
         return {topic: self._kafka.topic_id(topic) for topic in topics}
 

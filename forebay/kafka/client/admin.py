@@ -167,6 +167,20 @@ class KafkaAdmin:
 
         return self._requests.send(request, f"topic ids of {', '.join(names)}", needs=_on_topics(names, "Describe"))
 
+    def listed_topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return topic → id of topics that a broker has just listed; "" if the brokers have no topic ids.
+
+        Raises UnreachableError if a broker does not know one of them, yet or any more: without its id, nobody would notice that
+        it is created again.
+        """
+        ids = self.topic_ids(topics)
+        unknown = sorted(topic for topic, own in ids.items() if not own)
+        if unknown and self._answers_topic_ids():
+            raise UnreachableError(
+                f"brokers do not agree about topics {', '.join(unknown)} yet; they may be new, or about to be deleted"
+            )
+        return ids
+
     def _answers_topic_ids(self) -> bool:
         """Return whether the cluster has a controller; librdkafka's mock has none, and never answers this request."""
         if not self._has_topic_ids:  # a broker of any cluster may know no controller for a while

@@ -36,7 +36,7 @@ class Kafka:
         self.asked: list[Any] = []
         self.after: Callable[[], None] = lambda: None
 
-    def topic_ids(self, topics: Any) -> dict[str, str]:
+    def listed_topic_ids(self, topics: Any) -> dict[str, str]:
         return dict.fromkeys(topics, self.ids.pop(0))
 
     def starting_offsets(self, policy: Any, partitions: Any, group: str) -> dict[TopicPartition, int]:

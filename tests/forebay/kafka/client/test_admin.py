@@ -72,6 +72,21 @@ def test_mock_without_topic_ids_is_not_waited_for(mock_broker: MockBroker, topic
             mock_broker.create_topic(topic_name(), 3)
 
 
+def test_listed_topic_that_a_broker_does_not_know_yet_has_no_id_to_begin_with(
+    kafka_broker: KafkaBroker, mock_broker: MockBroker, topic_name: Callable[[], str]
+) -> None:
+    """INV-5: a stream that began without the id would not notice that the topic is created again."""
+    topic, unknown = topic_name(), topic_name()
+    kafka_broker.create_topic(topic)
+    with KafkaAdmin(kafka_broker.options) as admin:
+        assert admin.listed_topic_ids([topic]) == admin.topic_ids([topic])
+        assert admin.topic_ids([unknown]) == {unknown: ""}
+        with pytest.raises(UnreachableError, match=f"brokers do not agree about topics {unknown} yet"):
+            admin.listed_topic_ids([topic, unknown])
+    with KafkaAdmin(mock_broker.options) as admin:
+        assert admin.listed_topic_ids([unknown]) == {unknown: ""}
+
+
 def test_error_names_unreachable_broker() -> None:
     with (
         KafkaAdmin({"bootstrap.servers": "127.0.0.1:1"}) as admin,
