@@ -126,18 +126,32 @@ class SnapshotCopies:
         StoreError; nothing is lost, and the call may be repeated.
         """
         with self._lock:
-            due = self._ask(ReadCopyDue(limits or self._limits, self._clock))
-            if not self._is_time(due):
-                return
-            self._wanted = False
-            now = self._clock.monotonic()
-            self._not_before, self._period_ends = now + self._interval_seconds, now + PERIOD_SECONDS
-            state = self._ask(EncodeState())
-            path = self.write(state)
-            failpoints.hit("copy.after-write")
-            copies = self._ask(Copied(state.next, path))
-            failpoints.hit("copy.after-event")
-            self.prune(copies)
+            if self._is_time(self._due(limits)):
+                self._take()
+
+    def require(self) -> None:
+        """Take a copy if there is none, or if the newest lacks what a rebuild must know before more data is taken in.
+
+        Only the clean-up takes the others, between its rounds: a copy in the middle of a round would permit the deletion of some
+        segments and not of those looked at before. Raises as :meth:`keep_up`.
+        """
+        with self._lock:
+            if self._due(None) is CopyNeed.NOW:
+                self._take()
+
+    def _due(self, limits: RetentionLimits | None) -> CopyNeed:
+        return self._ask(ReadCopyDue(limits or self._limits, self._clock))
+
+    def _take(self) -> None:
+        self._wanted = False
+        now = self._clock.monotonic()
+        self._not_before, self._period_ends = now + self._interval_seconds, now + PERIOD_SECONDS
+        state = self._ask(EncodeState())
+        path = self.write(state)
+        failpoints.hit("copy.after-write")
+        copies = self._ask(Copied(state.next, path))
+        failpoints.hit("copy.after-event")
+        self.prune(copies)
 
     def _is_time(self, due: CopyNeed) -> bool:
         now = self._clock.monotonic()

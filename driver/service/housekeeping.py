@@ -109,13 +109,13 @@ class Housekeeping:
             self._failed(error)
 
     def _find_partitions(self) -> float:
-        """Discover partitions; then compare commits and keep snapshot copies current. Return the seconds until the next
-        discovery."""
+        """Discover partitions; then compare commits and see that a snapshot copy knows the partitions. Return the seconds until
+        the next discovery."""
         created, missing = self._discover()
         if created:
             self._parts.commits.check()
             if self._parts.copies is not None:
-                self._parts.copies.keep_up()
+                self._parts.copies.require()
             self._admission.copied = True
         if missing:
             raise UnreachableError(f"topic {', '.join(missing)} does not exist yet; create it, and the driver finds it")

@@ -87,7 +87,7 @@ def raised(error: BaseException) -> None:
 def housekeeping(
     log: list[str],
     kafka: Kafka,
-    keep_up: Callable[[], None],
+    require: Callable[[], None],
     rounds: int = 1,
 ) -> tuple[Housekeeping, Admission, Activity]:
     admission, activity, asked, clock = Admission(lambda: False), Activity(), Asked(log), ManualClock(0)
@@ -104,7 +104,7 @@ def housekeeping(
     parts = SimpleNamespace(
         loop=asked,
         tracker=SimpleNamespace(subscription=None),
-        copies=SimpleNamespace(keep_up=keep_up),
+        copies=SimpleNamespace(require=require),
         commits=CommitCheck(settings=SETTINGS, upstream=cast(Any, kafka), ask=asked.ask, admission=admission),
     )
     made = Housekeeping(
@@ -133,11 +133,11 @@ def test_claims_are_admitted_only_after_a_snapshot_copy() -> None:
     log: list[str] = []
     made: list[Admission] = []
 
-    def keep_up() -> None:
+    def require() -> None:
         assert not made[0].copied
         log.append("copy")
 
-    run, admission, _ = housekeeping(log, Kafka(log), keep_up)
+    run, admission, _ = housekeeping(log, Kafka(log), require)
     made.append(admission)
     run._run()
     assert "copy" in log
@@ -162,13 +162,13 @@ def test_outage_is_shown_and_ends_neither_housekeeping_nor_the_driver(error: Exc
     details: list[str] = []
     made: list[Activity] = []
 
-    def keep_up() -> None:
+    def require() -> None:
         if made[0].detail == detail:
             return
         details.append(detail)
         raise error
 
-    run, admission, activity = housekeeping(log, Kafka(log), keep_up, rounds=3)
+    run, admission, activity = housekeeping(log, Kafka(log), require, rounds=3)
     made.append(activity)
     run._run()
     assert details == [detail]

@@ -84,6 +84,20 @@ def test_copy_is_due_immediately_for_new_partitions_and_waiting_clean_up() -> No
     assert copy_due(t.state, now, t.now_ms) is CopyNeed.NOW
 
 
+def test_copy_that_is_not_required_is_left_to_the_clean_up() -> None:
+    """INV-8: taken in the middle of its round, it would permit the deletion of some segments of the round and not of others."""
+    lost = Lost()
+    lost.copies.require()
+    assert len(lost.t.state.copies) == 1, "there was none"
+    epoch = lost.t.register()
+    lost.take_in(epoch, offsets(0, 10, lost.t.claim(epoch).view.token))
+    lost.copies.want()
+    lost.copies.require()
+    assert len(lost.t.state.copies) == 1
+    lost.copies.keep_up()
+    assert len(lost.t.state.copies) == 2
+
+
 def test_last_two_copies_are_kept_and_older_remains_deleted() -> None:
     lost = Lost()
     paths = [lost.copy() for _ in range(4)]
