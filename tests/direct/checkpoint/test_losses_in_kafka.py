@@ -85,7 +85,7 @@ class Reader:
     """A job that reads what it is given from Kafka, after ``before`` for the first batch."""
 
     def __init__(self, runs: Runs, before: object) -> None:
-        self.access = KafkaAccess(dict(runs.options), "g", 5.0)
+        self.access = KafkaAccess(dict(runs.options), "g", PATIENCE_SECONDS)
         self.runs = runs
         self.before = before
         self.read: list[tuple[int, list[int]]] = []
@@ -249,7 +249,7 @@ def _incarnations_of_dead_letters(runs: Runs, work: BatchWork, folder: Path) -> 
     letters = partial(
         letters_of, letters=DeadLetterSettings(url=url, max_fraction=1.0), storage={}, options=runs.options
     )
-    how = TaskReading(KafkaAccess(dict(runs.options), "g", 5.0), Reading(keep=False))
+    how = TaskReading(KafkaAccess(dict(runs.options), "g", PATIENCE_SECONDS), Reading(keep=False))
     rows = DirectRows(None, work, how=how, strategy=PreferConsistent(), letters_of=letters)  # type: ignore[arg-type]
     assert list(rows.read_decoded(Decoder(fail, pa.schema([("a", pa.int64())])))) == []
     (path,) = (path for path in open_storage(url).list("s") if path.endswith(".parquet"))

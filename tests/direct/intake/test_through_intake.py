@@ -246,7 +246,7 @@ class Reader:
     """A job that reads what it is given, once it may."""
 
     def __init__(self, runs: Runs, cluster: Cluster) -> None:
-        access = KafkaAccess(dict(runs.options), "g", 5.0)
+        access = KafkaAccess(dict(runs.options), "g", PATIENCE_SECONDS)
         self.how = TaskReading(access, Reading(keep=False), intake=IntakeEndpoint.of(cluster.driver_url))
         self.runs = runs
         self.at_work, self.may = threading.Event(), threading.Event()
@@ -328,7 +328,7 @@ def test_exact_ranges_have_the_same_rows_and_errors_from_wal_and_kafka(
         rows(20, 31)
     other = IntakeEndpoint.of(cluster.driver_url)
     assert other is not None
-    uncommitted = KafkaAccess({**runs.options, "isolation.level": "read_uncommitted"}, "g", 5.0)
+    uncommitted = KafkaAccess({**runs.options, "isolation.level": "read_uncommitted"}, "g", PATIENCE_SECONDS)
     with pytest.raises(UsageError, match=r"isolation\.level = read_committed, and this reader has read_uncommitted"):
         list(TaskReading(uncommitted, Reading(keep=False), intake=other).read(OffsetRange(one.topic, 0, 0, 30)))
     runs.stop(stream)

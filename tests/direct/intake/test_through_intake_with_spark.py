@@ -103,7 +103,13 @@ def test_tasks_read_through_an_intake_with_a_token_that_nothing_shows(
         drop(kafka_broker, {one: 17, two: 10})
         ranges = [OffsetRange(one.topic, 0, 5, 33), OffsetRange(one.topic, 1, 0, 10)]
         rdd = create_rdd(
-            spark, params, ranges, value_deserializer="string", tracker=intake, min_partitions=3, timeout_seconds=5.0
+            spark,
+            params,
+            ranges,
+            value_deserializer="string",
+            tracker=intake,
+            min_partitions=3,
+            timeout_seconds=PATIENCE_SECONDS,
         )
         records = rdd.collect()
         expected = [(0, offset) for offset in range(5, 33)] + [(1, offset) for offset in range(10)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import socket
 import ssl
 from collections.abc import Iterator
@@ -25,6 +24,8 @@ from forebay.model.errors import SettingsError, UnreachableError
 from forebay.process.clock import ManualClock
 from forebay.security.access import Access, Guard
 from forebay.security.certificates import Certificates
+from tests.support.faulty.limits import no_more_descriptors
+from tests.support.processes.child import exit_code_of_child
 from tests.support.servers.certificates import Authority
 from tests.support.state.guarded import settings
 from tests.support.state.rows import block, filler
@@ -171,17 +172,18 @@ def test_renewed_certificate_that_could_not_be_read_is_used_as_soon_as_it_can_be
     certificates = Certificates(server=True, cert_file=files["cert_file"], key_file=files["key_file"])
     first = certificates.context()
     replaced(files, authority.issue("renewed"))
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
-    try:
-        assert certificates.context() is first
-        assert certificates.context() is first
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    assert caplog.text.count("the previous certificates stay valid") == 1
-    renewed = certificates.context()
-    assert renewed is not first
-    assert certificates.context() is renewed
+
+    def step() -> int:
+        with no_more_descriptors(os.getpid()):
+            assert certificates.context() is first
+            assert certificates.context() is first
+        assert caplog.text.count("the previous certificates stay valid") == 1
+        renewed = certificates.context()
+        assert renewed is not first
+        assert certificates.context() is renewed
+        return 0
+
+    assert exit_code_of_child(step) == 0  # the limit would end other threads of this process, such as the mock broker's
 
 
 def test_clients_use_renewed_certificate_and_authority(authority: Authority, tmp_path: Path) -> None:
