@@ -344,7 +344,7 @@ def test_an_answer_in_odd_chunks_does_not_end_the_web_hook(size: bytes, telling:
         thread.start()
         hook = WebHook(f"http://127.0.0.1:{server.getsockname()[1]}", stream="flights", timeout_seconds=5.0)
         assert [hook.take([rate(n)], 0) for n in range(2)] == [0, 0]
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 

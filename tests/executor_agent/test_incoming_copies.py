@@ -64,7 +64,7 @@ def test_copy_is_stored_and_served_unchanged(
 ) -> None:
     meta, payload = block({("a", 0): filler(8000, size=800)})
     for _ in range(2):  # repeatable
-        give_frame(pool, agent.url, meta, local_frame(meta, payload), timeout_seconds=10, durable=durable, host="h1")
+        give_frame(pool, agent.url, meta, local_frame(meta, payload), timeout_seconds=60, durable=durable, host="h1")
     assert left(stored) == [f"{meta.id}.copy"]
     assert read_local(cached_path(stored.blocks_directory, "s", meta.id)).meta == meta
     part = pool.request("GET", f"{agent.url}/v1/blocks/s/{meta.id}", headers={"range": "bytes=64-"})
@@ -153,7 +153,7 @@ def test_a_copy_of_another_stream_or_for_another_host_is_refused(
     assert not (stored.blocks_directory / "other").exists()
     meta, payload = block({("a", 0): filler(50)})
     with pytest.raises(RefusedError, match="for host 'h2' came to host 'h1'"):
-        give_frame(pool, agent.url, meta, local_frame(meta, payload), timeout_seconds=10, durable=True, host="h2")
+        give_frame(pool, agent.url, meta, local_frame(meta, payload), timeout_seconds=60, durable=True, host="h2")
     assert left(stored) == []
 
 
@@ -192,7 +192,7 @@ def test_answer_to_a_copy_does_not_decide_how_much_memory_is_allocated() -> None
             thread.start()
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             with pytest.raises(UnreachableError):
-                give_copy(urllib3.PoolManager(), url, meta, payload, timeout_seconds=5)
+                give_copy(urllib3.PoolManager(), url, meta, payload, timeout_seconds=60)
             thread.join()
 
 
@@ -313,7 +313,7 @@ def test_sender_gets_an_error_when_the_quota_is_full(stored: Stored, pool: urlli
     agent_settings = msgspec.structs.replace(settings.agent, quota=type(settings.agent.quota)(1000))
     with Agent(msgspec.structs.replace(settings, agent=agent_settings)) as agent:
         with pytest.raises(OutOfSpaceError, match="no room"):
-            give_copy(pool, agent.url, *block({("a", 0): filler(50)}), timeout_seconds=10)
+            give_copy(pool, agent.url, *block({("a", 0): filler(50)}), timeout_seconds=60)
         assert left(stored) == []
 
 
@@ -326,11 +326,11 @@ def test_sender_gets_an_error_when_the_disk_fails_and_nothing_is_left(
     failpoints.arm(f"agent.before-copy-kept=error:{error}")
     try:
         with pytest.raises(raised, match="cannot write"):
-            give_copy(pool, agent.url, *block({("a", 0): filler(50)}), timeout_seconds=10)
+            give_copy(pool, agent.url, *block({("a", 0): filler(50)}), timeout_seconds=60)
     finally:
         failpoints.arm("")
     assert left(stored) == []
-    give_copy(pool, agent.url, *block({("a", 0): filler(50)}), timeout_seconds=10)
+    give_copy(pool, agent.url, *block({("a", 0): filler(50)}), timeout_seconds=60)
 
 
 def test_sender_gets_an_error_when_no_agent_answers(pool: urllib3.PoolManager) -> None:
@@ -365,13 +365,13 @@ def test_agent_killed_before_the_rename_leaves_no_part_of_a_copy(
         assert process.stderr is not None
         ready = next(line for line in process.stderr if ": serves " in line)
         with pytest.raises(UnreachableError):
-            give_copy(pool, ready.partition(" at ")[2].split()[0], meta, payload, timeout_seconds=10)
+            give_copy(pool, ready.partition(" at ")[2].split()[0], meta, payload, timeout_seconds=60)
         assert process.wait(90) == -signal.SIGKILL
     (temporary,) = left(stored)
     assert temporary.startswith(f".{meta.id}.copy.") and temporary.endswith(".tmp")
     os.utime(stored.blocks_directory / "s" / temporary, (0, 0))
     with Agent(stored.settings()) as agent:
         assert left(stored) == []
-        give_copy(pool, agent.url, meta, payload, timeout_seconds=10)
+        give_copy(pool, agent.url, meta, payload, timeout_seconds=60)
     with Agent(stored.settings()) as agent:
         assert agent.store.usage().copies == (f"s/{meta.id}",), "copies survive the agent"

@@ -197,7 +197,7 @@ def test_a_stop_between_two_checks_is_not_missed() -> None:
     scheduler._progress.stopping = Event()
     ended = threading.Thread(target=scheduler.run, daemon=True)
     ended.start()
-    ended.join(10)
+    ended.join(60)
     assert not ended.is_alive()
 
 

@@ -122,12 +122,12 @@ def test_batch_that_waits_for_the_ordinary_delay_can_be_skipped_only_in_a_pause(
         target=lambda: skips.append(progress.await_attempt(run, 30.0, announce=waits.set)), daemon=True
     )
     waiting.start()
-    assert waits.wait(10)
+    assert waits.wait(60)
     assert not progress.skip(7, Skip(CAUSE))
     progress.pause(True)
     request = Skip(CAUSE)
     assert progress.skip(7, request)
-    waiting.join(10)
+    waiting.join(60)
     assert skips == [request]
 
 

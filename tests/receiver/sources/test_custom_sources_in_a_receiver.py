@@ -91,11 +91,11 @@ def test_poll_in_progress_when_drain_begins_is_taken_in(tmp_path: Path, tracker:
             given = super().poll(max_records, timeout_seconds)
             if given:
                 polled.set()
-                go_on.wait(20)
+                go_on.wait(60)
             return given
 
     receiver = run(tmp_path, tracker, UnreliableAdapter(settings_for("Queue"), Slow(5), SystemClock()), "Queue")
-    assert polled.wait(20)
+    assert polled.wait(60)
     receiver.service.tell(inp.DrainRequested())  # as the answer to a heartbeat does, from its thread
     go_on.set()
     assert receiver.ended() == 0

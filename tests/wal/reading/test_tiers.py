@@ -211,7 +211,7 @@ class Breaking:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._thread.join(10)
+        self._thread.join(60)
         self._socket.close()
 
     def _serve(self) -> None:
