@@ -36,6 +36,10 @@ _OWN = {TOPIC_IDS, START, CURSOR, LEADER_EPOCHS, INCARNATIONS, START_INCARNATION
 Positions = Mapping[TopicPartition, int]
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _MOST = 2**63 - 1
+#: examples for errors
+_LIKE_OFFSETS = '{"topicA": {"0": 23, "1": -1}, "topicB": {"0": -2}}'
+_LIKE_TIMES = '{"topicA": {"0": 1700000000000}}'
+_LIKE_PARTITIONS = '{"topic": [0, 1]}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +124,7 @@ def parse_times(text: str, name: str) -> dict[TopicPartition, int]:
 
     Raises UsageError, also for a negative one: Kafka takes such a time as one of the ends of the partition.
     """
-    found = _numbers(_json(text, name), f"option {name}")
+    found = _numbers(_json(text, name, _LIKE_TIMES), f"option {name}", _LIKE_TIMES)
     for tp, time_ms in found.items():
         if time_ms < 0:
             raise UsageError(f"option {name}: {time_ms} of {tp}: allowed are milliseconds since 1970 UTC, from 0")
@@ -129,9 +133,9 @@ def parse_times(text: str, name: str) -> dict[TopicPartition, int]:
 
 def parse_partitions(text: str, name: str) -> list[TopicPartition]:
     """Return the partitions of the option ``name``, as in ``{"topic": [0, 1]}``. Raises UsageError."""
-    given = _json(text, name)
+    given = _json(text, name, _LIKE_PARTITIONS)
     if not isinstance(given, dict) or not all(isinstance(own, list) for own in given.values()):
-        raise UsageError(f'option {name}: {text!r}: allowed is JSON like {{"topic": [0, 1]}}')
+        raise _wrong(f"option {name}", text, _LIKE_PARTITIONS)
     return [
         TopicPartition(_topic(topic, f"option {name}"), _checked(number, f"option {name}", lambda it: 0 <= it < 2**31))
         for topic, own in given.items()
@@ -151,9 +155,9 @@ def _by_topic(positions: Positions) -> dict[str, Any]:
     return made
 
 
-def _numbers(given: Any, name: str) -> dict[TopicPartition, int]:
+def _numbers(given: Any, name: str, example: str = _LIKE_OFFSETS) -> dict[TopicPartition, int]:
     if not isinstance(given, dict) or not all(isinstance(own, dict) for own in given.values()):
-        raise _wrong(name, given)
+        raise _wrong(name, given, example)
     found: dict[TopicPartition, int] = {}
     for topic, own in given.items():
         for key, number in own.items():
@@ -172,19 +176,17 @@ def _topic(topic: str, name: str) -> str:
 def _checked(number: Any, name: str, allowed: Callable[[int], bool], shown: object = None) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or not allowed(number):
         given = shown if shown is not None else number
-        raise UsageError(f"{name}: {given!r} is not allowed: allowed are whole numbers, as offsets up to {_MOST}")
+        raise UsageError(f"{name}: {given!r} is not allowed: allowed are whole numbers up to {_MOST}")
     return number
 
 
-def _json(text: str, name: str) -> Any:
+def _json(text: str, name: str, example: str = _LIKE_OFFSETS) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise _wrong(f"option {name}", text) from None
+        raise _wrong(f"option {name}", text, example) from None
 
 
-def _wrong(name: str, given: object) -> UsageError:
+def _wrong(name: str, given: object, example: str = _LIKE_OFFSETS) -> UsageError:
     shown = given if isinstance(given, str) else json.dumps(given)
-    return UsageError(
-        f'{name}: {shown[:200]!r}: expected JSON like {{"topicA": {{"0": 23, "1": -1}}, "topicB": {{"0": -2}}}}'
-    )
+    return UsageError(f"{name}: {shown[:200]!r}: expected JSON like {example}")

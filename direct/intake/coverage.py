@@ -63,6 +63,7 @@ def find_coverage(intake: Intake, span: OffsetRange, isolation: str) -> IntakeCo
         from_offset=span.from_offset,
         until_offset=span.until_offset,
         topic_id=span.topic_id,
+        leader_epoch=span.leader_epoch,
     )
     answer, found = intake.span(request)
     check_isolation(answer.intake, isolation)

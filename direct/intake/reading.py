@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from itertools import chain
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from direct.intake.access import IntakeEndpoint
 from direct.intake.coverage import COMMITTED, find_coverage
 from forebay.kafka.client.admin import KafkaAdmin
+from forebay.kafka.client.log_cuts import LogPoint
 from forebay.kafka.consume.range_reader import Reading, read_range
 from forebay.kafka.consume.spans import OffsetRange, part_of, without
 from forebay.kafka.options.access import KafkaAccess
@@ -47,7 +50,11 @@ def read_through(
             if lost is None:
                 raise
             why = error
-        for batch in _read_from_wal(intake, access, lost, reading, why):
+        before = part_of(rest, position, lost.from_offset)
+        for batch in chain(
+            read_range(access, before, reading, fresh=fresh) if before.size else (),
+            _read_from_wal(intake, access, lost, reading, why),
+        ):
             rows += batch.num_rows
             yield batch
         rest = part_of(rest, lost.until_offset, rest.until_offset)
@@ -56,10 +63,11 @@ def read_through(
 
 
 def lost_in_kafka(access: KafkaAccess, rest: OffsetRange, position: int) -> OffsetRange | None:
-    """Return the part of ``rest`` from ``position`` on that Kafka no longer has, with the topic's id.
+    """Return the first part of ``rest`` at or after ``position`` that Kafka no longer has, with the topic's id.
 
-    None if Kafka has it and the read failed for another reason; and if the records read so far may be of another topic,
-    so that the task must start again.
+    That is what is before the log's first offset, or else what is behind the place where the log was cut back since ``rest``
+    was chosen. None if Kafka has all and the read failed for another reason; and if the records read so far may be of another
+    topic, so that the task must start again.
     """
     begun = position > rest.from_offset
     with KafkaAdmin(access.options, timeout_seconds=access.timeout_seconds, client_id="forebay-task-admin") as admin:
@@ -68,10 +76,16 @@ def lost_in_kafka(access: KafkaAccess, rest: OffsetRange, position: int) -> Offs
             if rest.topic_id and now != rest.topic_id:
                 raise UnknownTopicError(f"topic {rest.topic} was created again")
             low, _ = admin.watermarks([rest.tp])[rest.tp]
+            chosen = {rest.tp: LogPoint(rest.until_offset, rest.leader_epoch)} if rest.leader_epoch >= 0 else {}
+            cut = admin.cuts(chosen).get(rest.tp, rest.until_offset)
         except UnknownTopicError:
             return None if begun else rest
-    until = min(low, rest.until_offset)
-    return OffsetRange(rest.topic, rest.partition, position, until, rest.topic_id or now) if position < until else None
+    if position < low:
+        begin, until = position, min(low, rest.until_offset)
+    else:
+        begin, until = max(position, cut), rest.until_offset
+    lost = msgspec.structs.replace(part_of(rest, begin, until), topic_id=rest.topic_id or now)
+    return lost if lost.size else None
 
 
 def _read_from_wal(

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, groupby
 from typing import TypeAlias
 
 from forebay.kafka.client.admin import KafkaAdmin
@@ -62,8 +62,8 @@ class DirectCommits:
     def add(self, ranges: Iterable[OffsetRange], callback: Callback | None = None, number: int = 0) -> None:
         """Add the ends of ``ranges`` to the next commit, which is sent with the next batch or at the stop.
 
-        Of one partition the highest offset is committed. ``number``: that of the batch of the offsets; they wait until it and
-        all batches before it are completed. Raises UsageError without a group.
+        Of one partition, the highest offset of the newest batch is committed. ``number``: that of the batch of the offsets; they
+        wait until it and all batches before it are completed. Raises UsageError without a group.
         """
         if not self.group:
             raise UsageError("commit_async: no consumer group is set: set group.id in kafka_params")
@@ -88,7 +88,10 @@ class DirectCommits:
             self._requests = [*(request for request in first if request.waits_for(spans)), *later]
         if not ready:
             return
-        points = _highest(chain.from_iterable(request.points.items() for request in ready))
+        points: dict[TopicPartition, _Point] = {}
+        for _, own in groupby(sorted(ready, key=lambda request: request.number), lambda request: request.number):
+            # a later batch has lower offsets if the topic was created again, or its log cut back
+            points |= _highest(chain.from_iterable(request.points.items() for request in own))
         errors: Mapping[TopicPartition, str] = {}
         try:
             if points:

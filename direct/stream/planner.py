@@ -292,6 +292,10 @@ class BatchPlanner:
         settings = self._settings
         if settings.on_vanished == "stop":
             command = f"forebay direct accept-loss {settings.checkpoint} {settings.name}"
+            command += f" --broker {self._safe.options.get('bootstrap.servers', '')}"
+            if settings.tracker is not None:
+                url = settings.tracker if isinstance(settings.tracker, str) else settings.tracker.url
+                command += f" --tracker {url}"
             raise losses_error(
                 losses,
                 f'to continue without these records, run `{command}`, which lists them, or set on_vanished = "record"',

@@ -28,7 +28,14 @@ def intake(state: State) -> tuple[m.IntakePartition, ...]:
 def partition(known: Partition) -> m.IntakePartition:
     """Return the position and the incarnations of one partition."""
     incarnations = (
-        m.IncarnationView(number=one.number, start=one.start, topic_id=one.topic_id, end=one.end)
+        m.IncarnationView(
+            number=one.number,
+            start=one.start,
+            topic_id=one.topic_id,
+            end=one.end,
+            first_epoch=one.first_epoch,
+            last_epoch=one.last_epoch,
+        )
         for one in known.incarnations
     )
     return m.IntakePartition(
@@ -101,12 +108,25 @@ def span(
 
 
 def incarnation_spans(request: m.SpanRequest, known: m.IntakePartition) -> tuple[m.IncarnationSpan, ...]:
-    """Return the parts of the requested offsets that were taken in, older incarnations first, in offset order."""
+    """Return the parts of the requested offsets that were taken in, older incarnations first, in offset order.
+
+    An incarnation of the same topic follows another one when the log was cut back. If it began under a later leader than the
+    request's, the request means what the log had before. Whether that is what the incarnation before had from the cut on, is
+    certain only if its last record had no older leader than the request's.
+    """
     found: list[m.IncarnationSpan] = []
     until = request.until_offset
-    for incarnation in reversed(known.incarnations):
+    cut = -1  # the start of a later incarnation that the request does not mean
+    for place, incarnation in reversed(list(enumerate(known.incarnations))):
         if request.topic_id and incarnation.topic_id and incarnation.topic_id != request.topic_id:
             continue
+        follows = place > 0 and known.incarnations[place - 1].topic_id == incarnation.topic_id
+        if follows and 0 <= request.leader_epoch < incarnation.first_epoch:
+            cut = incarnation.start if cut < 0 else min(cut, incarnation.start)
+            continue
+        if cut >= 0 and incarnation.last_epoch < request.leader_epoch:
+            until = min(until, cut)
+        cut = -1
         end = min(until, known.position if incarnation.end is None else incarnation.end)
         begin = max(request.from_offset, incarnation.start)
         if begin < end:

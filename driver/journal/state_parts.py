@@ -16,7 +16,11 @@ from forebay.model.wire import WIRE_NAMES
 
 
 class Incarnation(msgspec.Struct, rename={**WIRE_NAMES, "number": "life"}):
-    """One incarnation of a partition: offsets ``[start, end)``; ``end`` is None for the newest one."""
+    """One incarnation of a partition: offsets ``[start, end)``; ``end`` is None for the newest one.
+
+    ``first_epoch``: leader epoch at the end of the first range that was taken in; ``last_epoch``: of the last record that was
+    taken in, once the incarnation has ended. -1: not known, as in journals of older releases.
+    """
 
     number: Number
     topic_id: str
@@ -24,6 +28,8 @@ class Incarnation(msgspec.Struct, rename={**WIRE_NAMES, "number": "life"}):
     time_ms: int
     cause: str
     end: Offset | None = None
+    first_epoch: LeaderEpoch = -1
+    last_epoch: LeaderEpoch = -1
 
 
 class RecordedGap(msgspec.Struct, frozen=True, rename=WIRE_NAMES):

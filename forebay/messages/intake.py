@@ -16,13 +16,17 @@ from forebay.model.wire import WIRE_NAMES
 class IncarnationView(Message, frozen=True, kw_only=True, rename={**WIRE_NAMES, "number": "life"}):
     """One incarnation of a partition: its offsets ``[start, end)``.
 
-    ``end`` is None for the current incarnation. ``topic_id`` is "" if the broker does not support topic ids.
+    ``end`` is None for the current incarnation. ``topic_id`` is "" if the broker does not support topic ids. ``first_epoch``:
+    leader epoch at the end of the first range that was taken in. ``last_epoch``: of the last record that was taken in before the
+    incarnation ended. -1: not known.
     """
 
     number: Number
     start: Offset
     topic_id: str = ""
     end: Offset | None = None
+    first_epoch: LeaderEpoch = -1
+    last_epoch: LeaderEpoch = -1
 
 
 class IntakePartition(Message, frozen=True, kw_only=True):
@@ -114,7 +118,9 @@ class BlocksAnswer(Message, frozen=True, kw_only=True):
 class SpanRequest(Message, frozen=True, kw_only=True):
     """POST /v1/cursors/span. Returns the blocks that hold offsets ``[from, until)``, which Kafka has lost.
 
-    An offset belongs to the newest incarnation that has it, of the topic with this id ("": with any id).
+    An offset belongs to the newest incarnation that has it, of the topic with this id ("": with any id). ``leader_epoch``: of
+    the leader under which the offsets were chosen, -1 if unknown. If a later leader has cut the log back since, they belong to
+    what was taken in before that.
     """
 
     topic: Topic
@@ -122,6 +128,7 @@ class SpanRequest(Message, frozen=True, kw_only=True):
     from_offset: Offset
     until_offset: Offset
     topic_id: Text = ""
+    leader_epoch: LeaderEpoch = -1
 
     @property
     def tp(self) -> TopicPartition:

@@ -33,6 +33,8 @@ def block_added(state: State, event: ev.BlockAdded) -> None:
             partition.fault = partition.fault.moved(r.until_offset) if adopted else None
         if r.leader_epoch >= 0:
             partition.leader_epoch = r.leader_epoch
+            if r.from_offset == partition.incarnation.start:
+                partition.incarnation.first_epoch = r.leader_epoch
     receiver = state.receivers[meta.receiver_id]
     receiver.accepted = max(receiver.accepted, meta.sequence)
     count_segment(state, block.handle.path)

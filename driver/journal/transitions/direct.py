@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import chain
+
 from driver.journal import events as ev
 from driver.journal.state import BrokenInvariant, State
 from driver.journal.state_parts import Batch, Incarnation, Partition, RecordedGap
@@ -15,6 +18,7 @@ def spans_begun(state: State, event: ev.SpansBegun) -> None:
     if known:
         raise BrokenInvariant(f"partition {min(known)} of a direct stream begins twice (INV-2)")
     state.created = state.direct = True
+    _keep_ids(state, event.topic_ids)
     for key, offset in event.offsets.items():
         topic, _, number = key.rpartition("/")
         before = state.partitions.get(key)
@@ -33,6 +37,14 @@ def spans_begun(state: State, event: ev.SpansBegun) -> None:
             before.leader_epoch = -1
     state.next_offsets.update(event.offsets)
     state.topic_ids.update(event.topic_ids)
+
+
+def _keep_ids(state: State, topic_ids: Mapping[str, str]) -> None:
+    """Give the partitions of topics that get another id an incarnation with the id that they had, if they have none yet."""
+    for key, position in state.next_offsets.items():
+        topic = key.rpartition("/")[0]
+        if topic in topic_ids and topic_ids[topic] != state.topic_ids.get(topic, ""):
+            direct_partition(state, key, position)
 
 
 def spans_ended(state: State, event: ev.SpansEnded) -> None:
@@ -63,11 +75,15 @@ def _move_on(state: State, span: OffsetRange) -> Partition:
 
 
 def direct_partition(state: State, key: str, position: int) -> Partition:
-    """Return a partition of a direct stream. Older releases kept no incarnations: such a partition gets its first one, from
-    ``position`` on."""
+    """Return a partition of a direct stream. Older releases kept no incarnations: such a partition gets one, from ``position``
+    on. It is the first one, unless a batch that is kept has ranges of an earlier topic of that name.
+    """
     if key not in state.partitions:
         topic, _, number = key.rpartition("/")
-        incarnation = Incarnation(1, state.topic_ids.get(topic, ""), position, 0, "begun under an older release")
+        topic_id = state.topic_ids.get(topic, "")
+        kept = chain(state.replaying.values(), state.replay_window.values(), state.batches.values())
+        before = {span.topic_id for batch in kept for span in batch.spans if str(span.tp) == key} - {"", topic_id}
+        incarnation = Incarnation(2 if before else 1, topic_id, position, 0, "begun under an older release")
         state.partitions[key] = Partition(topic, int(number), [incarnation], position, position, leader_epoch=-1)
     return state.partitions[key]
 

@@ -51,6 +51,7 @@ def incarnation_begun(state: State, event: ev.IncarnationBegun) -> None:
     state.shaped = state.events + 1
     partition = partition_of(state, start.topic, start.partition)
     partition.incarnation.end = partition.position
+    partition.incarnation.last_epoch = partition.leader_epoch
     partition.incarnations.append(
         Incarnation(
             number=partition.incarnation.number + 1,

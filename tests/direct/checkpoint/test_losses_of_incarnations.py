@@ -23,9 +23,10 @@ from driver.batches.job.batch import Batch
 from driver.batches.job.work import BatchWork
 from driver.decisions.batch_order import window
 from driver.decisions.replay import RewindTo, plan
-from driver.journal.events import LossAccepted
+from driver.journal.events import LossAccepted, SpansAllocated
 from driver.journal.history import FinishedBatch
 from driver.journal.state import State
+from driver.journal.state_parts import Batch as Waiting
 from driver.journal.transitions import apply
 from driver.tracker import Tracker
 from driver.tracker.requests import AllocateSpans, BeginSpans, Complete, EndSpans, KeepWindow, SkipSpans
@@ -138,6 +139,31 @@ def test_loss_that_an_older_release_accepted_for_a_later_incarnation_is_found_ag
     assert stream.work().spans == (NEW,)
     lost = losses_of_state(stream.state, {TP: Held("b", 50, 50, 1)})
     assert [loss.label for loss in lost] == ["t/0[0, 100)", "t/0[50, 100)", "t/0[0, 50) life 2"]
+
+
+def test_partition_of_an_older_release_keeps_its_id_when_another_one_of_its_topic_begins_again() -> None:
+    """INV-5: a kill between the losses of two partitions. The release kept one id for each topic, and no incarnations."""
+    state = State(
+        stream="s", timeline=1, created=True, direct=True, next_offsets={"t/0": 10, "t/1": 20}, topic_ids={"t": "a"}
+    )
+    tracker = Tracker(state, numbered(1, 1), tracker_options(max_queued_batches=8))
+    held = {TP: Held("b", 0, 50, 1), TopicPartition("t", 1): Held("b", 0, 50, 1)}
+    losses = losses_of_state(state, held)
+    assert [loss.label for loss in losses] == ["t/0", "t/1"]
+    journal_losses(lambda request: tracker.decide(request, 1.0, 1_000), losses[:1], 9, "ann")
+    assert [loss.label for loss in losses_of_state(state, held)] == ["t/1"]
+    journal_losses(lambda request: tracker.decide(request, 1.0, 1_000), losses[1:], 9, "ann")
+    assert losses_of_state(state, held) == [] and state.next_offsets == {"t/0": 0, "t/1": 0}
+
+
+def test_topic_that_was_created_again_under_an_older_release_is_not_taken_for_the_one_of_a_waiting_batch() -> None:
+    """INV-2: with the same incarnation, the loss of the old batch would remove records of the new one."""
+    state = State(
+        stream="s", timeline=1, created=True, direct=True, next_offsets={"t/0": 0}, topic_ids={"t": "b"}, batch_count=1
+    )
+    state.batches[FIRST] = Waiting(batch_id=FIRST, number=1, time_ms=1, tasks=(), spans=(OLD,))
+    apply(state, SpansAllocated(SECOND, 2, 3, (NEW,)))
+    assert state.batches[SECOND].incarnations == (2,)
 
 
 def test_replay_needs_all_records_of_an_incarnation_whose_loss_was_not_accepted() -> None:

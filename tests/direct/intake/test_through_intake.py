@@ -94,6 +94,47 @@ def test_offset_means_the_newest_incarnation_of_its_topic_that_has_it(
     assert [(one.incarnation, one.from_offset, one.until_offset) for one in spans] == found
 
 
+@pytest.mark.parametrize(
+    ("until", "leader_epoch", "known", "found"),
+    [
+        (85, 5, True, [(1, 30, 85)]),
+        (120, 5, True, [(1, 30, 90)]),
+        (120, 7, True, [(1, 30, 50), (2, 50, 120)]),
+        (120, 8, True, [(1, 30, 50), (2, 50, 120)]),
+        (120, 6, True, [(1, 30, 50)]),  # of a leader in between: what it had from the cut on is not known
+        (120, -1, True, [(1, 30, 50), (2, 50, 120)]),
+        (120, 5, False, [(1, 30, 50), (2, 50, 120)]),
+    ],
+)
+def test_offset_chosen_before_a_later_leader_cut_the_log_back_means_what_was_there_before(
+    until: int, leader_epoch: int, known: bool, found: list[tuple[int, int, int]]
+) -> None:
+    """INV-2. ``known``: the journal has the leader epochs of the incarnations."""
+    first, last, second = (3, 5, 7) if known else (-1, -1, -1)
+    views = (
+        IncarnationView(number=1, start=20, end=90, topic_id="a", first_epoch=first, last_epoch=last),
+        IncarnationView(number=2, start=50, topic_id="a", first_epoch=second),
+    )
+    cut = IntakePartition(topic="t", partition=0, position=200, incarnations=views)
+    request = SpanRequest(
+        topic="t", partition=0, from_offset=30, until_offset=until, topic_id="a", leader_epoch=leader_epoch
+    )
+    assert [(one.incarnation, one.from_offset, one.until_offset) for one in incarnation_spans(request, cut)] == found
+
+
+def test_first_incarnation_of_a_topic_belongs_to_every_earlier_leader() -> None:
+    """The intake began later than the reader: nothing says that the log was cut back."""
+    views = (
+        IncarnationView(number=1, start=20, end=90, topic_id="a", first_epoch=9, last_epoch=9),
+        IncarnationView(number=2, start=0, topic_id="b", first_epoch=4),
+    )
+    again = IntakePartition(topic="t", partition=0, position=200, incarnations=views)
+    for topic_id, incarnation, begin in (("a", 1, 20), ("b", 2, 0)):
+        request = SpanRequest(topic="t", partition=0, from_offset=0, until_offset=40, topic_id=topic_id, leader_epoch=2)
+        (one,) = incarnation_spans(request, again)
+        assert (one.incarnation, one.from_offset) == (incarnation, begin)
+
+
 def test_kept_ranges_omit_what_no_block_holds() -> None:
     pieces = [IncarnationSpan(topic="t", partition=0, incarnation=1, from_offset=20, until_offset=60)]
     gap = IncarnationSpan(topic="t", partition=0, incarnation=1, from_offset=30, until_offset=35)

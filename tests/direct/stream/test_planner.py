@@ -60,8 +60,11 @@ class Stream:
     def partitions(self, topics: Iterable[str]) -> set[TopicPartition]:
         return {TP, OTHER} if self.new is None else {TP, OTHER, self.new}
 
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        return {topic: self.ids.get(topic, "id") for topic in topics}
+
     def listed_topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        if "" in (found := {topic: self.ids.get(topic, "id") for topic in topics}).values():
+        if "" in (found := self.topic_ids(topics)).values():
             raise UnreachableError("a broker does not know the topic")
         return found
 

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -267,6 +268,22 @@ def test_highest_offsets_are_committed_with_the_next_batch_and_at_the_stop(
     with KafkaAdmin(runs.options) as admin:
         found = {tp: at.offset for tp, at in admin.committed(group, tps).items()}
     assert found == {tps[0]: 30, tps[1]: 7}
+
+
+def test_offsets_of_a_newer_batch_are_committed_although_they_are_lower() -> None:
+    """The topic was created again between the two batches."""
+    tp, sent = TopicPartition("t", 0), []
+
+    class Kafka:
+        def publish(self, group: str, points: Mapping[TopicPartition, Any]) -> dict[TopicPartition, str]:
+            sent.append({tp: (point.offset, point.leader_epoch) for tp, point in points.items()})
+            return {}
+
+    commits = DirectCommits("g")
+    commits.add([OffsetRange("t", 0, 0, 50, "b", leader_epoch=1)], number=2)
+    commits.add([OffsetRange("t", 0, 0, 100, "a", leader_epoch=5), OffsetRange("t", 1, 0, 9, "a")], number=1)
+    commits.send(cast(Any, Kafka()))
+    assert sent == [{tp: (50, 1), TopicPartition("t", 1): (9, -1)}]
 
 
 def test_callback_gets_errors_of_a_commit_by_partition(tps: list[TopicPartition]) -> None:

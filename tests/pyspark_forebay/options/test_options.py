@@ -40,6 +40,8 @@ REFUSED: list[tuple[dict[str, str | None], str]] = [
     ({"subscribe": None, "assign": "t"}, "names no partitions"),
     ({"subscribe": None, "assign": '{"t": 0}'}, '{"topic": [0, 1]}'),
     ({"subscribe": None, "assign": '{"t": [-1]}'}, "-1 is not allowed"),
+    ({"subscribe": None, "assign": '{"t": [0'}, '{"topic": [0, 1]}'),
+    ({"startingOffsetsByTimestamp": "soon"}, 'expected JSON like {"topicA": {"0": 1700000000000}}'),
     ({"kafka.bootstrap.servers": None}, "kafka.bootstrap.servers"),
     ({"kafka.auto.offset.reset": "latest"}, "startingOffsets"),
     ({"kafka.key.deserializer": "x"}, "key.deserializer is not supported"),
