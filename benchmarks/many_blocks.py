@@ -280,8 +280,10 @@ class Source(Upstream):
     def partitions(self, topics: Iterable[str] = (), pattern: str | None = None) -> set[TopicPartition]:
         return {TopicPartition(TOPIC, number) for number in range(PARTITIONS)}
 
-    def listed_topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         return dict.fromkeys(topics, "id")
+
+    listed_topic_ids = topic_ids
 
     def starting_offsets(
         self, policy: str | Mapping[str, int], partitions: Iterable[TopicPartition], group: str

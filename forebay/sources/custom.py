@@ -110,10 +110,13 @@ class CustomUpstream:
         """Return all partitions, for any arguments. Raises UnreachableError for RetryLater, SourceError."""
         return set(partitions_of(self._settings, self._source))
 
-    def listed_topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         if isinstance(self._source, UnreliableSource):
             return dict.fromkeys(topics, "")
         return {topic: identity(self._settings, self._source, topic) for topic in topics}
+
+    def listed_topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        return self.topic_ids(topics)
 
     def starting_offsets(
         self, policy: str | Mapping[str, int], partitions: Iterable[TopicPartition], group: str

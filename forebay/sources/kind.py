@@ -24,11 +24,11 @@ class Upstream(Protocol):
     def partitions(self, topics: Iterable[str] = (), pattern: str | None = None) -> set[TopicPartition]:
         """Return all present partitions of ``topics`` and of the topics that ``pattern`` matches."""
 
-    def listed_topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Return topic → id of topics of present partitions; "" if the source has no ids.
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return topic → id; "" if it has none. A topic that is created again under the same name has another id."""
 
-        A topic that is created again under the same name has another id.
-        """
+    def listed_topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return topic → id of topics of present partitions; "" if the source has no ids."""
 
     def starting_offsets(
         self, policy: str | Mapping[str, int], partitions: Iterable[TopicPartition], group: str

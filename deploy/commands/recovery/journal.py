@@ -337,7 +337,7 @@ def _say(invocation: Invocation, report: RebuildReport) -> None:
 def _topic_ids(settings: Settings, topics: Iterable[str]) -> dict[str, str]:
     kind = source_kind(settings)
     if not kind.has_groups:
-        return kind.upstream().listed_topic_ids(topics)
+        return kind.upstream().topic_ids(topics)
     from forebay.kafka.client.admin import KafkaAdmin
 
     with KafkaAdmin(

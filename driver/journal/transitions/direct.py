@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import chain
 
 from driver.journal import events as ev
@@ -81,7 +81,9 @@ def direct_partition(state: State, key: str, position: int) -> Partition:
     if key not in state.partitions:
         topic, _, number = key.rpartition("/")
         topic_id = state.topic_ids.get(topic, "")
-        kept = chain(state.replaying.values(), state.replay_window.values(), state.batches.values())
+        kept: Iterable[Batch | ev.ReplayedBatch] = chain(
+            state.replaying.values(), state.replay_window.values(), state.batches.values()
+        )
         before = {span.topic_id for batch in kept for span in batch.spans if str(span.tp) == key} - {"", topic_id}
         incarnation = Incarnation(2 if before else 1, topic_id, position, 0, "begun under an older release")
         state.partitions[key] = Partition(topic, int(number), [incarnation], position, position, leader_epoch=-1)
