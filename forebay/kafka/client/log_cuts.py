@@ -18,8 +18,9 @@ from confluent_kafka import TopicPartition as WirePartition
 from forebay.model.values import TopicPartition
 from forebay.process.clock import Clock
 
-#: librdkafka's answers to a seek before the assignment takes effect, for example while an earlier reading of the partition stops
-SEEK_TOO_EARLY = (KafkaError._STATE, KafkaError._PREV_IN_PROGRESS)
+#: librdkafka's answers to a seek before the assignment takes effect, for example while an earlier reading of the partition stops,
+#: and to one during which the partition is assigned again or revoked (_OUTDATED)
+SEEK_TOO_EARLY = (KafkaError._STATE, KafkaError._PREV_IN_PROGRESS, KafkaError._OUTDATED)
 #: The leader's answer, in librdkafka's text for a truncation, whose error has a code but no field for the answer.
 #: ``tests/forebay/kafka/client/test_log_cuts.py`` reads it from a real Kafka.
 _END_REPORTED = re.compile(r"broker end offset is ([0-9]{1,18})(?: \(offset leader epoch ([0-9]{1,10})\))?")

@@ -168,7 +168,7 @@ def test_records_after_corrupt_batch_are_not_returned(scripted: Scripted) -> Non
     assert scripted.poll([record(1)]) == [(0, 2, [1])]
 
 
-@pytest.mark.parametrize("refusal", [KafkaError._STATE, KafkaError._PREV_IN_PROGRESS])
+@pytest.mark.parametrize("refusal", [KafkaError._STATE, KafkaError._PREV_IN_PROGRESS, KafkaError._OUTDATED])
 def test_nothing_is_returned_before_the_position_was_compared_with_the_leaders_log(
     scripted: Scripted, refusal: int
 ) -> None:
