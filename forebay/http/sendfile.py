@@ -206,6 +206,13 @@ class Protocol(HttpToolsProtocol):
         cycle.expected_content_length -= count
         await cycle.send({"type": "http.response.body", "body": b"", "more_body": False})
 
+    def shutdown(self) -> None:
+        """End an idle connection now. With TLS, a close would wait until the client answers, which reads only with its next
+        request."""
+        super().shutdown()
+        if self.transport.is_closing() and not self.transport.get_write_buffer_size():
+            self.transport.abort()
+
     def _is_lost(self, cycle: Any) -> bool:
         """Return whether the connection is closing; uvicorn then expects no more of the answer."""
         cycle.disconnected |= self.transport.is_closing()

@@ -186,6 +186,18 @@ def test_renewed_certificate_that_could_not_be_read_is_used_as_soon_as_it_can_be
     assert exit_code_of_child(step) == 0  # the limit would end other threads of this process, such as the mock broker's
 
 
+def test_service_does_not_wait_for_idle_clients_when_it_stops(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their connections are kept. The server logs an error if one is left at the end of its grace period."""
+    with serving(tmp_path, **authority.issue("host")) as url:
+        client = Client(url, 20.0, Access(ca_file=str(authority.ca_file)))
+        assert client.request("GET", "/v1/fine") == b"fine"
+    assert "graceful shutdown" not in caplog.text
+    with pytest.raises(UnreachableError, match="Connection refused"):
+        client.request("GET", "/v1/fine")
+
+
 def test_clients_use_renewed_certificate_and_authority(authority: Authority, tmp_path: Path) -> None:
     """Certificates of only the old authority are then refused, in both directions."""
     client_files, server_files = authority.issue("client"), authority.issue("host")
