@@ -76,16 +76,15 @@ def lost_in_kafka(access: KafkaAccess, rest: OffsetRange, position: int) -> Offs
             if rest.topic_id and now != rest.topic_id:
                 raise UnknownTopicError(f"topic {rest.topic} was created again")
             low, _ = admin.watermarks([rest.tp])[rest.tp]
-            chosen = {rest.tp: LogPoint(rest.until_offset, rest.leader_epoch)} if rest.leader_epoch >= 0 else {}
-            cut = admin.cuts(chosen).get(rest.tp, rest.until_offset)
+            begin, until = position, min(low, rest.until_offset)
+            if position >= low and rest.leader_epoch >= 0:
+                cuts = admin.cuts({rest.tp: LogPoint(rest.until_offset, rest.leader_epoch)})
+                begin, until = max(position, cuts.get(rest.tp, rest.until_offset)), rest.until_offset
         except UnknownTopicError:
             return None if begun else rest
-    if position < low:
-        begin, until = position, min(low, rest.until_offset)
-    else:
-        begin, until = max(position, cut), rest.until_offset
-    lost = msgspec.structs.replace(part_of(rest, begin, until), topic_id=rest.topic_id or now)
-    return lost if lost.size else None
+    if begin >= until:
+        return None
+    return msgspec.structs.replace(part_of(rest, begin, until), topic_id=rest.topic_id or now)
 
 
 def _read_from_wal(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ from driver.journal.events import ReplayedBatch, SpansBegun
 from driver.journal.state import State
 from driver.journal.transitions import apply
 from forebay import messages as m
+from forebay.kafka.client.log_cuts import LogPoint
 from forebay.kafka.consume.range_reader import Reading
 from forebay.kafka.consume.spans import OffsetRange
 from forebay.kafka.options.access import KafkaAccess
@@ -163,10 +164,10 @@ def test_missing_block_is_lost_and_unreachable_block_is_not(
 
 
 class Brokers:
-    """Like ``KafkaAdmin``: the topic's id, "" if it was deleted, and the first offset held."""
+    """Like ``KafkaAdmin``: the topic's id, "" if it was deleted, the first offset held, and where the log was cut back."""
 
-    def __init__(self, topic_id: str, low: int) -> None:
-        self._id, self._low = topic_id, low
+    def __init__(self, topic_id: str, low: int, cut: int | None = None) -> None:
+        self._id, self._low, self._cut = topic_id, low, cut
 
     def __enter__(self) -> Brokers:
         return self
@@ -181,6 +182,9 @@ class Brokers:
             raise UnknownTopicError("gone")
         return dict.fromkeys(tps, (self._low, 99))
 
+    def cuts(self, points: Mapping[TopicPartition, LogPoint]) -> dict[TopicPartition, int]:
+        return {} if self._cut is None else dict.fromkeys(points, self._cut)
+
 
 @pytest.mark.parametrize(
     ("now", "low", "wanted_id", "position", "lost"),
@@ -190,6 +194,7 @@ class Brokers:
         ("a", 80, "a", 10, "t/0[10, 50)"),
         ("a", 30, "a", 20, "t/0[20, 30)"),
         ("a", 10, "a", 10, None),  # Kafka has it, and failed otherwise
+        ("a", 5, "a", 20, None),
         ("b", 0, "a", 10, "t/0[10, 50)"),
         ("", 0, "a", 10, "t/0[10, 50)"),
         ("b", 0, "a", 20, None),  # what was read so far may be of another topic: the task begins anew
@@ -203,6 +208,24 @@ def test_lost_offsets_are_distinguished_from_a_failed_read(
     found = lost_in_kafka(ACCESS, OffsetRange(TOPIC, 0, 10, 50, wanted_id), position)
     assert (found and str(found)) == lost
     assert found is None or found.topic_id == (wanted_id or now)
+
+
+@pytest.mark.parametrize(
+    ("low", "cut", "position", "lost"),
+    [
+        (0, 40, 10, "t/0[40, 50)"),
+        (0, 40, 45, "t/0[45, 50)"),  # read before the cut
+        (30, 40, 10, "t/0[10, 30)"),  # first what is before the log
+        (0, None, 10, None),
+    ],
+)
+def test_what_is_behind_a_cut_is_lost_in_kafka(
+    low: int, cut: int | None, position: int, lost: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake_reading, "KafkaAdmin", lambda *_, **__: Brokers("a", low, cut))
+    found = lost_in_kafka(ACCESS, OffsetRange(TOPIC, 0, 10, 50, "a", leader_epoch=3), position)
+    assert (found and str(found)) == lost
+    assert found is None or found.leader_epoch == 3, "the intake must know which incarnation is meant"
 
 
 def batch_of(*offsets: int) -> pa.RecordBatch:
