@@ -193,6 +193,8 @@ class _Check:
             one, level, left, until = work.pop()
             kind = one.kind
             if one.size >= 0:
+                if level + one.levels > LEVELS_MAX:
+                    raise _too_deep()
                 at += one.size
                 values += one.values
             elif kind == "varint":
@@ -208,7 +210,7 @@ class _Check:
                 values += 1
                 work.append((one.below[index], level, 0, -1))
             elif level >= LEVELS_MAX:
-                raise ValueError(f"its records, arrays and maps are nested more than {LEVELS_MAX} levels deep")
+                raise _too_deep()
             elif kind == "record":
                 values += 1
                 work += [(below, level + 1, 0, -1) for below in reversed(one.below)]
@@ -228,6 +230,8 @@ class _Check:
                         size, at = _varint(data, at, end)
                         left, until = -left, at + size
                     if kind == "array" and item.size >= 0:
+                        if level + 1 + item.levels > LEVELS_MAX:
+                            raise _too_deep()
                         at += left * item.size
                         values += left * item.values
                         left = 0
@@ -265,6 +269,10 @@ def _after_text(data: bytes, at: int, end: int) -> int:
     if not 0 <= size <= end - at:
         raise ValueError(f"a text at byte {at} has {size} bytes, but the record has {end - at} more")
     return at + size
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"its records, arrays and maps are nested more than {LEVELS_MAX} levels deep")
 
 
 def _ends_early(end: int) -> ValueError:
