@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from decimal import Context, Decimal
 from typing import Any
 
-#: maximum records, arrays and maps inside one another; fastavro needs about 500 bytes of stack for each
+#: maximum records, arrays and maps inside one another; fastavro needs about 500 bytes of stack for each. A union directly in a
+#: union, which Avro does not allow and fastavro does, also counts as a level
 LEVELS_MAX = 1_000
 #: bytes of a decimal of 76 digits, Arrow's largest
 DECIMAL_BYTES_MAX = 32
@@ -94,7 +95,8 @@ class _Type:
     def close(self, below: tuple[_Type, ...]) -> None:
         """Set the types below it."""
         self.below = below
-        self.levels = (self.kind != "union") + max((one.levels for one in below), default=0)
+        union = self.kind == "union"
+        self.levels = (not union) + max((one.levels + (union and one.kind == "union") for one in below), default=0)
         if self.kind == "record":
             self.values = min(1 + sum(one.values for one in below), 1 << 62)
             self.bytes_min = sum(one.bytes_min for one in below)
@@ -208,12 +210,13 @@ class _Check:
                 if not 0 <= index < len(one.below):
                     raise ValueError(f"a union of {len(one.below)} types has no type {index}")
                 values += 1
-                work.append((one.below[index], level, 0, -1))
+                below = one.below[index]
+                work.append((below, level + (below.kind == "union"), 0, -1))
             elif level >= LEVELS_MAX:
                 raise _too_deep()
             elif kind == "record":
                 values += 1
-                work += [(below, level + 1, 0, -1) for below in reversed(one.below)]
+                work += [(each, level + 1, 0, -1) for each in reversed(one.below)]
             else:
                 item = one.below[0]
                 if not left:

@@ -71,6 +71,14 @@ def within(length: int, kind: Any = None) -> Any:
     return record(("u", ["null", *made]), ("c", kind or f"L{length - 1}")) | {"name": "W"}
 
 
+def unions(kind: Any, levels: int) -> Any:
+    """Return unions of null and a union within one another, the innermost with ``kind``. Avro does not allow it."""
+    made = ["null", kind]
+    for _ in range(levels - 1):
+        made = ["null", made]
+    return made
+
+
 def checked(kind: Any) -> dict[str, Any]:
     """Return a record of ``kind`` whose bodies are checked, because it also has an array of doubles."""
     return record(("k", kind), ("d", array("double"))) | {"name": "K"}
@@ -99,6 +107,9 @@ OMITTED: dict[str, tuple[Any, bytes, str]] = {
     ),
     "recursive without an end": (ITSELF, b"", "nested more than 1000 levels deep"),
     "a long chain of records": (chain(5_000), number(4_999) + b"\2" * 4_999 + b"\0\0", "nested more than 1000 levels deep"),
+    "recursive by unions within one another": (
+        unions("R", 150), (b"\2" * 150 + b"\2") * 900 + b"\0", "nested more than 1000 levels deep",
+    ),
     "records of constant size within one another": (
         within(5_000), b"\0" + bytes(8), "nested more than 1000 levels deep",
     ),
@@ -205,6 +216,9 @@ def test_record_of_a_recursive_schema_is_read() -> None:
     found = read_bytes(R, writer, *bodies)
     assert [row and row["x"] for row in found.array.to_pylist()] == [1, 1, 1, None]
     assert list(found.causes) == [3]
+    within_unions = record(("x", "int"), ("next", unions("R", 3)))
+    found = read_bytes(R, within_unions, *[b"\2\2\2\2" * deep + b"\2\0" for deep in (333, 334)])
+    assert list(found.causes) == [1]
     tree = record(("x", "int"), ("below", array("R")), ("named", {"type": "map", "values": "R"}))
     leaf = {"x": 2, "below": [], "named": {}}
     assert values(read(R, tree, {"x": 1, "below": [leaf, leaf], "named": {"a": leaf}})) == [1]
