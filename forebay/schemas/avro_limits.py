@@ -189,10 +189,12 @@ class _Check:
         at = 0
         values_max = _VALUES_MAX + _VALUES_PER_BYTE_MAX * end
         values = 0
-        # of each open value: type, level, items left in its block, and where the block must end (-1: unknown)
-        work: list[tuple[_Type, int, int, int]] = [(self._root, 0, 0, -1)]
-        while work:
-            one, level, left, until = work.pop()
+        # of a record, the next field's index; of an array or map, the items left in its block, and where the block must end
+        # (-1: unknown)
+        one, level, position, until = self._root, 0, 0, -1
+        # the open records, arrays and maps; at most one for each level, which bounds the memory
+        work: list[tuple[_Type, int, int, int]] = []
+        while True:
             kind = one.kind
             if one.size >= 0:
                 if level + one.levels > LEVELS_MAX:
@@ -210,45 +212,55 @@ class _Check:
                 if not 0 <= index < len(one.below):
                     raise ValueError(f"a union of {len(one.below)} types has no type {index}")
                 values += 1
-                below = one.below[index]
-                work.append((below, level + (below.kind == "union"), 0, -1))
+                one = one.below[index]
+                level += one.kind == "union"
+                continue
             elif level >= LEVELS_MAX:
                 raise _too_deep()
             elif kind == "record":
-                values += 1
-                work += [(each, level + 1, 0, -1) for each in reversed(one.below)]
+                if not position:
+                    values += 1
+                if position + 1 < len(one.below):
+                    work.append((one, level, position + 1, -1))
+                one, level, position = one.below[position], level + 1, 0
+                continue
             else:
                 item = one.below[0]
-                if not left:
+                if position:
+                    left = position
+                else:
                     if until not in (-1, at):
                         raise ValueError(
                             f"a block of its {kind} ends at byte {at}, not at byte {until} as the block says"
                         )
                     left, at = _varint(data, at, end)
-                    if not left:
-                        values += 1
-                        continue
                     until = -1
                     if left < 0:
                         size, at = _varint(data, at, end)
                         left, until = -left, at + size
-                    if kind == "array" and item.size >= 0:
-                        if level + 1 + item.levels > LEVELS_MAX:
-                            raise _too_deep()
-                        at += left * item.size
-                        values += left * item.values
-                        left = 0
-                work.append((one, level, max(left - 1, 0), until))
-                if left:
+                if not left:
+                    values += 1
+                elif kind == "array" and item.size >= 0:
+                    if level + 1 + item.levels > LEVELS_MAX:
+                        raise _too_deep()
+                    at += left * item.size
+                    values += left * item.values
+                    work.append((one, level, 0, until))
+                else:
                     if kind == "map":
                         at = _after_text(data, at, end)
-                    work.append((item, level + 1, 0, -1))
+                    work.append((one, level, left - 1, until))
+                    one, level, position, until = item, level + 1, 0, -1
+                    continue
             if at > end:
                 raise _ends_early(end)
             if values > values_max:
                 raise ValueError(
                     f"it has more than {values_max} values in {end} bytes, such as an array of values without bytes"
                 )
+            if not work:
+                return
+            one, level, position, until = work.pop()
 
 
 def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:

@@ -10,6 +10,7 @@ import resource
 import subprocess
 import sys
 import time
+import tracemalloc
 from decimal import Context, Decimal
 from typing import Any
 
@@ -278,6 +279,21 @@ def test_only_schemas_whose_work_is_unbounded_cost_a_check() -> None:
     assert body_check(itself, R) is not None
     assert body_check(record(*((f"n{at}", "null") for at in range(900))), None) is None
     assert body_check(record(*((f"n{at}", "null") for at in range(1_100))), None) is not None
+
+
+def test_check_takes_memory_for_levels_not_for_fields() -> None:
+    """The fields behind the recursive one wait in each level."""
+    writer = record(("x", "int"), ("next", ["null", "R"]), *((f"n{at}", "null") for at in range(1_000)))
+    check = body_check(writer, R)
+    assert check is not None
+    body = b"\2\2" * 900 + b"\2\0"
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="values in 1802 bytes"):
+            check(body + b"\0", len(body))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_body_is_read_only_from_its_own_bytes() -> None:
