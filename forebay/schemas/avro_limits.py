@@ -16,9 +16,12 @@ from typing import Any
 LEVELS_MAX = 1_000
 #: bytes of a decimal of 76 digits, Arrow's largest
 DECIMAL_BYTES_MAX = 32
-#: a body may have this many values, and as many more for each of its bytes as the next constant says
+#: a body may have this many values, one more for each of the reader's columns, and as many more for each of its bytes as the
+#: next constant says
 _VALUES_MAX = 1_000
 _VALUES_PER_BYTE_MAX = 64
+#: deeper than each level of a body
+_NOT_OMITTING = 1 << 62
 _EXACT = Context(prec=100)
 
 #: types of a constant size
@@ -63,32 +66,82 @@ def body_check(writer: Schema, reader: Schema | None) -> Callable[[bytes, int], 
     The check takes the bytes and the body's length. It raises ValueError for a body that is nested too deep, has too many values
     for its bytes, or ends early. ``reader``: None if it equals ``writer``. Raises ValueError for a fixed type of a negative size.
     """
-    types = _Types()
+    readers = _Readers(reader)
+    types = _Types(readers)
     root = types.of(writer)
-    omitted = _omitted(types, () if reader is None else tuple(definitions(reader))) if reader is not None else ()
+    omitted = () if reader is None else _omitted(types)
     bounded = (
         not types.recursive
         and root.levels <= LEVELS_MAX
-        and root.values <= _VALUES_MAX + _VALUES_PER_BYTE_MAX * root.bytes_min
+        and root.values <= _VALUES_MAX + readers.columns + _VALUES_PER_BYTE_MAX * root.bytes_min
         and all(one.values <= _VALUES_PER_BYTE_MAX * (one.bytes_min + more) for one, more in types.parts)
-        and not any(one.values > _VALUES_MAX or (one.kind == "array" and one.below[0].size >= 0) for one in omitted)
+        and not any(one.skipped > _VALUES_MAX or (one.kind == "array" and one.below[0].size >= 0) for one in omitted)
     )
-    return None if bounded else _Check(root).check
+    return None if bounded else _Check(root, readers.columns).check
+
+
+class _Readers:
+    """The records of a reader's schema. ``columns``: fields, branches, items and values with those below them, in each place."""
+
+    def __init__(self, reader: Schema | None) -> None:
+        self._by_name: dict[str, list[dict[str, Any]]] = {}
+        for one in definitions(reader):
+            for name in {one["name"].rpartition(".")[2], *one.get("aliases", ())}:
+                self._by_name.setdefault(name, []).append(one)
+        self.columns = 0 if reader is None else _columns(reader, {})
+
+    def matching(self, name: str) -> list[dict[str, Any]]:
+        """Return those that can match a writer's record: by name without namespace, or by alias."""
+        return [one for each in {name, name.rpartition(".")[2]} for one in self._by_name.get(each, ())]
+
+    def known(self, name: str) -> list[set[str]]:
+        """Return the names and aliases of the fields of each of them."""
+        return [{name for field in one.get("fields", ()) for name in _names(field)} for one in self.matching(name)]
+
+    def added(self, node: dict[str, Any]) -> int:
+        """Return the maximum number of fields that one of them adds to a writer's record."""
+        has = {field["name"] for field in node["fields"]}
+        return max(
+            (sum(not _names(field) & has for field in one.get("fields", ())) for one in self.matching(node["name"])),
+            default=0,
+        )
+
+
+def _names(field: dict[str, Any]) -> set[str]:
+    return {field["name"], *field.get("aliases", ())}
+
+
+def _columns(node: Schema, named: dict[str, int]) -> int:
+    if isinstance(node, list):
+        return sum(_columns(one, named) for one in node)
+    if isinstance(node, str):
+        return named.get(node, 1)
+    below = [field["type"] for field in node.get("fields", ())] + [
+        node[key] for key in ("items", "values") if key in node
+    ]
+    found = 1 + sum(_columns(one, named) for one in below)
+    if "name" in node:
+        named[node["name"]] = found
+    return found
 
 
 class _Type:
     """A type of the writer's schema.
 
     ``size``: of its values in bytes, if constant; else -1. ``below``: the types of its fields, branches, items or values.
-    ``values``: how many values one of its values consists of, without those behind a union, array or map. ``bytes_min``: the
-    minimum bytes of the same parts. ``levels``: depth of its nesting. The last three are wrong for a type that contains itself.
+    ``added``: maximum fields of a reader's record that this record lacks. ``omits``: the fields that all readers' records omit.
+    ``values``: how many values one of its values consists of, with added fields, without those behind a union, array or map.
+    ``skipped``: the same if the reader omits it, so that nothing is added. ``bytes_min``: the minimum bytes of the same parts.
+    ``levels``: depth of its nesting. The last four are wrong for a type that contains itself.
     """
 
-    __slots__ = ("below", "bytes_min", "kind", "levels", "size", "values")
+    __slots__ = ("added", "below", "bytes_min", "kind", "levels", "omits", "size", "skipped", "values")
 
     def __init__(self, kind: str, size: int = -1, below: tuple[_Type, ...] = ()) -> None:
         self.kind, self.size, self.below = kind, size, below
-        self.values = 1
+        self.added = 0
+        self.omits: frozenset[int] = frozenset()
+        self.values = self.skipped = 1
         self.bytes_min = size if size >= 0 else 1
         self.levels = 0
 
@@ -98,7 +151,9 @@ class _Type:
         union = self.kind == "union"
         self.levels = (not union) + max((one.levels + (union and one.kind == "union") for one in below), default=0)
         if self.kind == "record":
-            self.values = min(1 + sum(one.values for one in below), 1 << 62)
+            read = sum(one.skipped if at in self.omits else one.values for at, one in enumerate(below))
+            self.values = min(1 + self.added + read, 1 << 62)
+            self.skipped = min(1 + sum(one.skipped for one in below), 1 << 62)
             self.bytes_min = sum(one.bytes_min for one in below)
             self.size = self.bytes_min if all(one.size >= 0 for one in below) else -1
 
@@ -106,7 +161,8 @@ class _Type:
 class _Types:
     """The types of a schema's nodes. ``parts``: each branch, item and value, with the bytes that precede it."""
 
-    def __init__(self) -> None:
+    def __init__(self, readers: _Readers) -> None:
+        self.readers = readers
         self.recursive = False
         self.parts: list[tuple[_Type, int]] = []
         self.records: dict[str, tuple[dict[str, Any], _Type]] = {}
@@ -140,6 +196,11 @@ class _Types:
     def _record(self, node: dict[str, Any]) -> _Type:
         name = node["name"]
         made = self._named[name] = _Type("record")
+        made.added = self.readers.added(node)
+        known = self.readers.known(name)
+        made.omits = frozenset(
+            at for at, field in enumerate(node["fields"]) if not any(field["name"] in one for one in known)
+        )
         self.records[name] = (node, made)
         self._open.add(name)
         made.close(tuple(self.of(field["type"]) for field in node["fields"]))
@@ -154,21 +215,12 @@ def _size(node: dict[str, Any]) -> int:
     return size
 
 
-def _omitted(types: _Types, readers: tuple[dict[str, Any], ...]) -> set[_Type]:
-    """Return all types in fields that a reader's record may omit. Records match by name without namespace, or by alias."""
+def _omitted(types: _Types) -> set[_Type]:
+    """Return all types in fields that a reader's record may omit."""
     found: set[_Type] = set()
     waiting: list[_Type] = []
     for name, (node, made) in types.records.items():
-        short = name.rpartition(".")[2]
-        matching = [
-            one
-            for one in readers
-            if one["name"].rpartition(".")[2] == short or {name, short} & {*one.get("aliases", ())}
-        ]
-        known = [
-            {name for field in one.get("fields", ()) for name in (field["name"], *field.get("aliases", ()))}
-            for one in matching
-        ]
+        known = types.readers.known(name)
         for field, below in zip(node["fields"], made.below, strict=True):
             if not known or not all(field["name"] in one for one in known):
                 waiting.append(below)
@@ -181,17 +233,20 @@ def _omitted(types: _Types, readers: tuple[dict[str, Any], ...]) -> set[_Type]:
 
 
 class _Check:
-    def __init__(self, root: _Type) -> None:
+    def __init__(self, root: _Type, columns: int) -> None:
         self._root = root
+        self._values_max = _VALUES_MAX + columns
 
     def check(self, data: bytes, end: int) -> None:
         """Raise ValueError if ``data[:end]`` is nested too deep, has too many values for its bytes, or ends early."""
         at = 0
-        values_max = _VALUES_MAX + _VALUES_PER_BYTE_MAX * end
+        values_max = self._values_max + _VALUES_PER_BYTE_MAX * end
         values = 0
         # of a record, the next field's index; of an array or map, the items left in its block, and where the block must end
         # (-1: unknown)
         one, level, position, until = self._root, 0, 0, -1
+        # level of the record in whose omitted field the position is; nothing is added to records below it
+        omitting = _NOT_OMITTING
         # the open records, arrays and maps; at most one for each level, which bounds the memory
         work: list[tuple[_Type, int, int, int]] = []
         while True:
@@ -200,7 +255,7 @@ class _Check:
                 if level + one.levels > LEVELS_MAX:
                     raise _too_deep()
                 at += one.size
-                values += one.values
+                values += one.values if level <= omitting else one.skipped
             elif kind == "varint":
                 at = _varint(data, at, end)[1]
                 values += 1
@@ -219,9 +274,11 @@ class _Check:
                 raise _too_deep()
             elif kind == "record":
                 if not position:
-                    values += 1
+                    values += 1 + one.added if level <= omitting else 1
                 if position + 1 < len(one.below):
                     work.append((one, level, position + 1, -1))
+                if position in one.omits and level < omitting:
+                    omitting = level
                 one, level, position = one.below[position], level + 1, 0
                 continue
             else:
@@ -244,7 +301,7 @@ class _Check:
                     if level + 1 + item.levels > LEVELS_MAX:
                         raise _too_deep()
                     at += left * item.size
-                    values += left * item.values
+                    values += left * (item.values if level <= omitting else item.skipped)
                     work.append((one, level, 0, until))
                 else:
                     if kind == "map":
@@ -261,6 +318,8 @@ class _Check:
             if not work:
                 return
             one, level, position, until = work.pop()
+            if level <= omitting:
+                omitting = _NOT_OMITTING
 
 
 def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:

@@ -99,6 +99,14 @@ NULLS = array("null")
 EMPTY: Any = {"type": "record", "name": "E", "fields": []}
 ZEROS: Any = {"type": "record", "name": "Z", "fields": [{"name": "n", "type": "null"}, {"name": "e", "type": EMPTY}]}
 ITSELF: Any = {"type": "record", "name": "S", "fields": [{"name": "s", "type": "S"}]}
+
+
+def with_added(fields: int, more: Any = ()) -> Any:
+    """Return a reader's schema with an array of the record E, which has ``more`` and other fields with defaults."""
+    added = record(*((f"d{at}", "int") for at in range(fields)), default=0)
+    return record(("x", array({**added, "name": "E", "fields": [*more, *added["fields"]]})))
+
+
 #: case → type of a field "o" that the reader omits, the field's bytes, and what the cause must contain
 OMITTED: dict[str, tuple[Any, bytes, str]] = {
     "recursive by a union": (["null", "R"], b"\2\2" * 20_000 + b"\2\0", "nested more than 1000 levels deep"),
@@ -156,6 +164,9 @@ def cases() -> dict[str, tuple[Any, Any, bytes, str]]:
     }
     own = record(("x", NULLS))
     found["nulls in a column"] = (own, own, number(HUGE) + b"\0", "values in 9 bytes")
+    found["records without bytes to which the reader adds fields"] = (
+        with_added(10), record(("x", array(EMPTY))), number(500) + b"\0", "values in 3 bytes",
+    )  # fmt: skip
     long = record(("x", logical("bytes", "decimal", precision=38)))
     found["a long decimal"] = (long, long, number(2_000_000) + b"\x7f" * 2_000_000, "a decimal has 2000000 bytes")
     fixed = record(("x", logical("fixed", "decimal", name="F", size=2_000_000, precision=38)))
@@ -241,6 +252,31 @@ def test_values_without_bytes_are_read_up_to_their_limit() -> None:
         assert values(read_bytes(R, writer, body, b"\2\0")) == [1, 1]
     own = record(("x", NULLS))
     assert values(read_bytes(own, own, number(3) + b"\0", b"\0")) == [[None] * 3, []]
+
+
+def test_fields_that_only_the_reader_has_count_as_values() -> None:
+    """An array's records without bytes would take memory for each of them. A record gets all of its columns."""
+    empties = record(("x", array(EMPTY)))
+    found = read_bytes(with_added(10), empties, *(number(items) + b"\0" for items in (90, 500)))
+    assert list(found.causes) == [1]
+    assert found.array.to_pylist()[0] == {"x": [{f"d{at}": 0 for at in range(10)}] * 90}
+    # fields for which each record has bytes
+    old = [{"name": "a", "type": "int"}]
+    ints = record(("x", array({**EMPTY, "fields": old})))
+    body = number(5_000) + b"\2" * 5_000 + b"\0"
+    assert len(values(read_bytes(with_added(60, old), ints, body))[0]) == 5_000
+    assert "values in 5003 bytes" in read_bytes(with_added(70, old), ints, body).causes[0]
+    # a wide table that began with few columns, or with none
+    wide = record(("x", "int"), *((f"d{at}", "int") for at in range(5_000)), default=7)
+    assert values(read_bytes(wide, record(("x", "int")), b"\2")) == [1]
+    assert values(read_bytes(wide, {**EMPTY, "name": "R"}, b"")) == [7]
+    inner = {**wide, "name": "I"}
+    reader, writer = record(("x", ["null", inner])), record(("x", ["null", record(("x", "int")) | {"name": "I"}]))
+    assert values(read_bytes(reader, writer, b"\2\2"))[0]["d4999"] == 7
+    # nothing is added to records in a field that the reader omits
+    assert values(read_bytes(wide, record(("x", "int"), ("next", ["null", "R"])), b"\2\2" * 500 + b"\2\0")) == [1]
+    reader = record(("x", with_added(50)["fields"][0]["type"]["items"]))
+    assert values(read_bytes(reader, record(("x", EMPTY), ("o", array("E"))), number(900) + b"\0"))[0]["d49"] == 0
 
 
 def test_omitted_arrays_are_read() -> None:
