@@ -64,10 +64,11 @@ class ProtobufFormat:
         except UsageError as error:
             raise ValueError(str(error)) from None
         checked: set[tuple[int, ...]] = set()
+        messages = list(file.message_types_by_name.values())
 
         def check(indexes: tuple[int, ...]) -> None:
             if indexes not in checked:
-                name = _at(file, indexes).full_name
+                name = _at(messages, indexes).full_name
                 if name != self._message.full_name:
                     raise ValueError(f"it is a {name}, not a {self._message.full_name}")
                 checked.add(indexes)
@@ -173,7 +174,7 @@ def _known(name: str) -> list[FileDescriptor]:
         module = f"confluent_kafka.schema_registry.{module}"
     try:
         file = import_module(module).DESCRIPTOR
-    except ImportError:
+    except (ImportError, RecursionError):  # the second one for a name with thousands of folders
         return []  # who imports it will name it
     return [*(one for dependency in file.dependencies for one in _known(dependency.name)), file]
 
@@ -195,15 +196,15 @@ def _named(file: FileDescriptor, message: str, schema: RegisteredSchema) -> Desc
     return found
 
 
-def _at(file: FileDescriptor, indexes: tuple[int, ...]) -> Descriptor:
-    """Return the message at these indexes. Raises ValueError."""
+def _at(messages: Sequence[Descriptor], indexes: tuple[int, ...]) -> Descriptor:
+    """Return the message at these indexes. The first index counts ``messages``. Raises ValueError."""
     found: Any = None
-    below = list(file.message_types_by_name.values())
+    below = messages
     for index in indexes:
         if not 0 <= index < len(below):
             raise ValueError(f"its schema has no message at {list(indexes)}")
         found = below[index]
-        below = list(found.nested_types)
+        below = found.nested_types
     return found
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 import datetime
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+import tracemalloc
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
@@ -309,13 +312,13 @@ def test_text_that_does_not_compile_is_refused_with_protocs_message(text: str, r
 def test_files_of_protoc_have_no_name_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """So a killed process leaves no file."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    run, seen = subprocess.run, []
+    start, seen = subprocess.Popen, []
 
     def looking(*command: Any, **more: Any) -> Any:
         seen.append(list(tmp_path.iterdir()))
-        return run(*command, **more)
+        return start(*command, **more)
 
-    monkeypatch.setattr(subprocess, "run", looking)
+    monkeypatch.setattr(subprocess, "Popen", looking)
     ProtobufFormat(RegisteredSchema(7, PROTOBUF, 'syntax = "proto3"; message WithoutAName { string a = 1; }'))
     assert seen == [[]]
 
@@ -329,8 +332,13 @@ def test_machine_that_cant_compile_is_unreachable_not_schema_error(
         ProtobufFormat(schema)
     monkeypatch.undo()
     monkeypatch.setattr(proto_source, "_COMPILE_SECONDS", 0.0)
-    with pytest.raises(UnreachableError, match="cannot run protoc: TimeoutExpired"):
+    with pytest.raises(UnreachableError, match="cannot run protoc: it did not end within 0 s"):
         ProtobufFormat(schema)
+    monkeypatch.undo()
+    with monkeypatch.context() as killing:
+        killing.setattr(proto_source, "_limit", lambda pid: os.kill(pid, signal.SIGKILL))
+        with pytest.raises(UnreachableError, match="cannot run protoc: signal 9 ended it, as at a lack of memory"):
+            ProtobufFormat(schema)
     monkeypatch.setitem(sys.modules, "grpc_tools", None)
     with pytest.raises(UnreachableError, match=r"\(grpc_tools\): pip install 'forebay\[registry\]'"):
         ProtobufFormat(schema)
@@ -338,3 +346,71 @@ def test_machine_that_cant_compile_is_unreachable_not_schema_error(
     assert ProtobufFormat(schema).type == pa.struct([("a", pa.string())])
     monkeypatch.setattr(proto_source, "_COMPILE_SECONDS", 0.0)
     assert ProtobufFormat(schema).type == pa.struct([("a", pa.string())])  # a process compiles it once
+
+
+def test_text_that_takes_protoc_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-6: it takes as long at each attempt, so the batch of a record that names it would never end."""
+    monkeypatch.setattr(proto_source, "_CPU_SECONDS", 1)
+    monkeypatch.setattr(proto_source, "_COMPILE_SECONDS", 600.0)  # a busy machine
+    reserved = "".join(f"reserved {2 * number + 3};" for number in range(80_000))
+    schema = RegisteredSchema(7, PROTOBUF, f'syntax = "proto3"; message M {{ string a = 1; {reserved} }}')
+    with pytest.raises(
+        ValueError, match=r"cannot parse schema 7: protoc .* more than 1 s of processor time; make the schema smaller"
+    ):
+        ProtobufFormat(registered(small_file(x=STRING))).writer(schema)
+
+
+def test_long_output_of_protoc_takes_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-6: protoc writes 30 times as much as this text has."""
+    monkeypatch.setattr(proto_source, "_COMPILE_SECONDS", 600.0)  # a busy machine
+    schema = RegisteredSchema(7, PROTOBUF, 'syntax = "proto3"; ' + "x;" * 30_000)
+    proto_source.compiled((("first.proto", 'syntax = "proto3";'),), ())  # imports what it needs
+    tracemalloc.start()
+    try:
+        with pytest.raises(UsageError, match=r"protoc refused it: schema.proto:1:20: "):
+            ProtobufFormat(schema)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000
+
+
+@pytest.mark.parametrize(
+    "names", [[f"a{number}.proto" for number in range(1_000)], ["a" * 200_000 + ".proto"]], ids=["many", "long"]
+)
+def test_schema_of_more_files_than_protoc_takes_is_refused(names: list[str]) -> None:
+    """INV-6: protoc can't be started with too many open files or arguments, at no attempt."""
+    schema = RegisteredSchema(7, PROTOBUF, TEXT, tuple((name, LINE_TEXT) for name in names))
+    with pytest.raises(UsageError, match=r"consists of \d+ Protobuf files; allowed are 500, with 50000 characters"):
+        ProtobufFormat(schema)
+
+
+def test_import_from_thousands_of_folders_is_refused() -> None:
+    """INV-6: Python imports the package of each folder by recursion."""
+    name = f"google/{'a/' * 3_000}x.proto"
+    file = small_file(x=STRING)
+    file.dependency.append(name)
+    reader = ProtobufFormat(registered(small_file(x=STRING)))
+    for schema in (
+        registered(file),
+        RegisteredSchema(7, PROTOBUF, f'syntax = "proto3"; import "{name}"; message M {{}}'),
+    ):
+        with pytest.raises(ValueError, match="cannot parse schema 7"):
+            reader.writer(schema)
+
+
+def test_work_for_absent_message_does_not_grow_with_the_file() -> None:
+    """INV-6: each record may name another message."""
+    small, large = small_file(x=STRING), small_file(x=STRING)
+    for number in range(10_000):
+        large.message_type.add(name=f"M{number}")
+    reader = ProtobufFormat(registered(small))
+    rows = b"\2\x01" * 300
+    bodies = Bodies(memoryview(rows), range(0, len(rows), 2), range(2, len(rows) + 2, 2))
+    took = {}
+    for name, file in (("small", small), ("large", large)):
+        decode = reader.writer(registered(file))
+        began = time.process_time()
+        assert len(decode(bodies).causes) == 300
+        took[name] = time.process_time() - began
+    assert took["large"] < 100 * took["small"]
