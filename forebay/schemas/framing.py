@@ -66,13 +66,15 @@ def framed(batch: pa.RecordBatch, name: str) -> Framed:
         causes[row] = f"it begins with the byte {octets[starts[row]]:#04x}, not with 0x00 and a schema number"
     rows = rows[~plain]
     numbers = octets[starts[rows][:, None] + np.arange(1, _PREFIX_LENGTH)].copy().view(">u4").ravel().astype(np.int64)
-    groups = [
-        _group(int(number), None, rows[numbers == number], starts + _PREFIX_LENGTH, ends)
-        for number in np.unique(numbers)
-    ]
-    for written_by in dict.fromkeys(named.values()):
-        own = np.array([row for row, by in named.items() if by == written_by], np.int64)
-        groups.append(_group(*written_by, own, starts, ends))
+    order = np.argsort(numbers, kind="stable")
+    found, firsts = np.unique(numbers[order], return_index=True)
+    bodies = starts + _PREFIX_LENGTH
+    by_number = np.split(rows[order], firsts[1:])
+    groups = [_group(int(number), None, own, bodies, ends) for number, own in zip(found, by_number, strict=False)]
+    by_header: dict[WrittenBy, list[int]] = {}
+    for row, written_by in named.items():
+        by_header.setdefault(written_by, []).append(row)
+    groups.extend(_group(*by, np.array(own, np.int64), starts, ends) for by, own in by_header.items())
     return Framed(data, groups, causes)
 
 

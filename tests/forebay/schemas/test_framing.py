@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pyarrow as pa
@@ -76,6 +77,23 @@ def test_header_has_precedence_and_body_has_no_prefix() -> None:
         row: f"its header __value_schema_id names no schema: {header} is neither a number nor a GUID"
         for row, header in ((3, "02"), (6, ""), (7, "000000"), (8, guid[:-1].hex()))
     }
+
+
+@pytest.mark.parametrize(("by_header", "few", "many"), [(False, 4_000, 64_000), (True, 500, 8_000)])
+def test_work_grows_with_the_number_of_schemas(by_header: bool, few: int, many: int) -> None:
+    """INV-6: junk may name another schema in each record."""
+
+    def seconds(count: int) -> float:
+        prefixes = [b"\0" + number.to_bytes(4, "big") for number in range(count)]
+        if by_header:
+            given = batch([b"body"] * count, [[("__value_schema_id", prefix)] for prefix in prefixes])
+        else:
+            given = batch(list(prefixes))
+        began = time.process_time()
+        assert len(framed(given, "value").groups) == count
+        return time.process_time() - began
+
+    assert seconds(many) < 64 * min(seconds(few) for _ in range(3))
 
 
 def test_message_indexes_are_read_before_the_body() -> None:
