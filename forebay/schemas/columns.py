@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -11,7 +12,15 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from forebay.kafka.registry.client import AVRO, JSON, RegisteredSchema, Registry, RegistryAccess, check_readable
+from forebay.kafka.registry.client import (
+    AVRO,
+    JSON,
+    RegisteredSchema,
+    Registry,
+    RegistryAccess,
+    SchemaError,
+    check_readable,
+)
 from forebay.model.errors import UsageError
 from forebay.process.clock import Clock, SystemClock
 from forebay.schemas.avro import AvroFormat
@@ -22,7 +31,9 @@ from forebay.schemas.protobuf import ProtobufFormat
 
 #: maximum decoders of writers' schemas that a column keeps; beyond it, all are dropped
 _WRITERS_MAX = 1_000
-#: how long a schema that is unknown to the registry is not requested again
+#: maximum characters of the cause that a writer's schema can't be used, which may contain a part of it
+_CAUSE_LENGTH_MAX = 1_000
+#: how long a schema that is unknown to the registry, or refers to an unknown one, is not requested again
 _UNKNOWN_SECONDS = 30.0
 
 
@@ -69,7 +80,8 @@ def _column(decoding: ColumnDecoding) -> _Column:
 class _Column:
     def __init__(self, decoding: ColumnDecoding, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
-        self._unknown: dict[int | str, float] = {}  # schema → until when it counts as unknown
+        #: schema → until when it counts as unknown, and the cause; in the order of these times
+        self._unknown: OrderedDict[int | str, tuple[float, str]] = OrderedDict()
         self._name = decoding.column
         self._format_name = decoding.schema.format
         self._access = decoding.access
@@ -113,21 +125,32 @@ class _Column:
         if found is not None:
             return found
         now = self._clock.monotonic()
-        self._unknown = {one: until for one, until in self._unknown.items() if until > now}
-        schema = self._own if key == self._own.key else None
-        if schema is None and key not in self._unknown:
-            schema = registry.schema(key, self._format_name, patient=not self._unknown)
+        while self._unknown and next(iter(self._unknown.values()))[0] <= now:
+            self._unknown.popitem(last=False)
+        if key in self._unknown:
+            return self._unknown[key][1]
+        schema, cause = self._requested(key, registry)
         if schema is None:
-            self._unknown.setdefault(key, now + _UNKNOWN_SECONDS)
-            return f"the schema registry has no schema {key}"
+            self._unknown[key] = now + _UNKNOWN_SECONDS, cause
+            return cause
         if len(self._writers) >= _WRITERS_MAX:
             self._writers.clear()
         made = self._writers[key] = self._reads(schema)
         return made
+
+    def _requested(self, key: int | str, registry: Registry) -> tuple[RegisteredSchema | None, str]:
+        """Return the schema, or None and the cause that there is none."""
+        if key == self._own.key:
+            return self._own, ""
+        try:
+            schema = registry.schema(key, self._format_name, patient=not self._unknown)
+        except SchemaError as error:
+            return None, f"schema {key}: {error}"[:_CAUSE_LENGTH_MAX]
+        return schema, f"the schema registry has no schema {key}"
 
     def _reads(self, schema: RegisteredSchema) -> Callable[[Bodies], Decoded] | str:
         try:
             check_readable(schema, self._format_name)
             return self._format.writer(schema)
         except (UsageError, ValueError) as error:
-            return str(error)
+            return str(error)[:_CAUSE_LENGTH_MAX]

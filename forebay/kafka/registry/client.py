@@ -6,17 +6,18 @@ import base64
 import binascii
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 import tenacity
 
+from forebay.kafka.registry.bounded import TooLongAnswerError, bound
 from forebay.kafka.registry.oauth import PREFIX, ClientCredentials
 from forebay.model.errors import ForebayError, UnreachableError, UsageError
 from forebay.model.text import split_url
 
 if TYPE_CHECKING:
-    from confluent_kafka.schema_registry import Schema
+    from confluent_kafka.schema_registry import Schema, SchemaReference
 
 T = TypeVar("T")
 
@@ -33,6 +34,10 @@ CLIENT_OPTIONS = (
 _ATTEMPTS_IF_UNKNOWN = 3
 #: maximum number of schemas that one schema refers to, directly or indirectly
 _REFERENCES_MAX = 1_000
+#: maximum characters of a schema with all of these
+_LENGTH_MAX = 8_388_608
+#: maximum characters of an error's text, which may be a whole answer
+_MESSAGE_LENGTH_MAX = 1_000
 _NOT_NOW = (408, 429)
 #: the option for the origin of a bearer token, and its values
 _SOURCE, _STATIC, _OAUTH = "credentials.source", "STATIC_TOKEN", "OAUTHBEARER"
@@ -44,7 +49,7 @@ class RegistryAccess(msgspec.Struct, frozen=True):
     """How a registry is reached. Can be pickled.
 
     ``url``: one or more, separated by commas. ``options``: those of ``CLIENT_OPTIONS`` that are set. They may contain passwords,
-    so ``repr`` does not show them. ``timeout_seconds``: of one request. ``attempts``: maximum number of requests without an
+    so ``repr`` does not show them. ``timeout_seconds``: of one whole request. ``attempts``: maximum number of requests without an
     answer.
     """
 
@@ -86,11 +91,15 @@ class RegisteredSchema(msgspec.Struct, frozen=True):
         return f"schema {self.key}{named}"
 
 
+class SchemaError(UsageError):
+    """The registry answers, but this one schema can't be used: it is too large, or refers to one that does not exist."""
+
+
 class Registry:
     """A context manager for a few requests. Not thread-safe. The first request creates the client.
 
-    Each request raises UnreachableError after ``access.attempts`` without an answer, and UsageError if the registry refuses
-    access, an option is invalid, or the libraries of the extra are not installed.
+    Each request raises UnreachableError after ``access.attempts`` without an answer; SchemaError for a schema that can't be used;
+    another UsageError if the registry refuses access, an option is invalid, or the libraries of the extra are not installed.
     """
 
     def __init__(self, access: RegistryAccess) -> None:
@@ -156,34 +165,50 @@ class Registry:
 
     def _registered(self, key: int | str, schema: Schema, subject: str = "", version: int = 0) -> RegisteredSchema:
         format_ = (schema.schema_type or "AVRO").lower()
-        references: dict[str, str] = {}
-        self._collect(schema, format_, references, set())
+        references = self._references(schema, format_)
         rules = tuple(_rules(schema))
         return RegisteredSchema(
             key, format_, schema.schema_str or "", tuple(references.items()), subject, version, rules
         )
 
-    def _collect(self, schema: Schema, format_: str, found: dict[str, str], seen: set[str]) -> None:
-        for reference in schema.references or ():
-            name = reference.name or ""
-            if name in seen:
-                continue
-            seen.add(name)
-            if len(seen) > _REFERENCES_MAX:
-                raise UsageError(f"a schema refers to more than {_REFERENCES_MAX} other schemas")
-            other = self._as_written(
-                lambda wire, reference=reference: self._client.get_version(  # type: ignore[misc]
-                    reference.subject, reference.version, True, wire
-                ),
-                format_,
+    def _references(self, schema: Schema, format_: str) -> dict[str, str]:
+        """Return name → text of all schemas that ``schema`` refers to, each after those that it refers to itself."""
+        found: dict[str, str] = {}
+        seen: set[str] = set()
+        length = len(schema.schema_str or "")
+        path = [("", schema, iter(schema.references or ()))]
+        while True:
+            name, own, left = path[-1]
+            reference = next(left, None)
+            if reference is None:
+                path.pop()
+                if not path:
+                    return found
+                found[name] = own.schema_str or ""
+            elif (reference.name or "") not in seen:
+                seen.add(reference.name or "")
+                if len(seen) > _REFERENCES_MAX:
+                    raise SchemaError(f"a schema refers to more than {_REFERENCES_MAX} other schemas")
+                other = self._referred(reference, format_)
+                length += len(other.schema_str or "")
+                if length > _LENGTH_MAX:
+                    raise SchemaError(f"a schema has, with those it refers to, more than {_LENGTH_MAX} characters")
+                path.append((reference.name or "", other, iter(other.references or ())))
+
+    def _referred(self, reference: SchemaReference, format_: str) -> Schema:
+        def ask(wire: str | None) -> Any:
+            return self._client.get_version(reference.subject, reference.version, True, wire)
+
+        try:
+            other = self._as_written(ask, format_)
+        except _RefusedRequestError as error:
+            raise SchemaError(f"{error}; another schema refers to this one as {reference.name!r}") from None
+        if other is None:
+            raise SchemaError(
+                f"the schema registry {shown(self._access.url)} has no version {reference.version} of subject "
+                f"{reference.subject!r}, which another schema refers to as {reference.name!r}"
             )
-            if other is None:
-                raise UsageError(
-                    f"the schema registry {shown(self._access.url)} has no version {reference.version} of subject "
-                    f"{reference.subject!r}, which another schema refers to as {name!r}"
-                )
-            self._collect(other.schema, format_, found, seen)
-            found[name] = other.schema.schema_str or ""
+        return cast("Schema", other.schema)
 
     def _answer(self, ask: Callable[[], T], patient: bool, *, once: bool = False) -> T | None:
         """Return the answer of ``ask``; None if the registry does not have the schema.
@@ -223,21 +248,30 @@ class Registry:
         if isinstance(error, ForebayError):
             return error
         where = f"the schema registry {shown(self._access.url)}"
+        if isinstance(error, TooLongAnswerError):
+            return SchemaError(f"{where} has a schema that is too large: {error}")
         if status in (401, 403):
             return UsageError(
                 f"{where} refused access ({status}): set schema.registry.basic.auth.user.info or schema.registry.bearer.auth.* "
                 "for a user that may read its schemas"
             )
         if status is not None and (status >= 500 or status in _NOT_NOW):
-            return UnreachableError(f"{where} answered with status {status}: {getattr(error, 'error_message', '')}")
+            said = str(getattr(error, "error_message", ""))[:_MESSAGE_LENGTH_MAX]
+            return UnreachableError(f"{where} answered with status {status}: {said}")
         if status is not None:
-            return UsageError(f"{where} refused the request: {error}")
-        if not isinstance(error, (OSError, RuntimeError, _library().transport_error)):
+            return _RefusedRequestError(f"{where} refused the request: {str(error)[:_MESSAGE_LENGTH_MAX]}")
+        if isinstance(error, ValueError):
+            return UsageError(f"{where} gave no answer of a schema registry: {error}; check schema.registry.url")
+        if not isinstance(error, (OSError, RuntimeError, _library().http.TransportError)):
             return error
         return UnreachableError(f"{where} did not answer: {type(error).__name__}: {error}")
 
 
 class _Unknown(Exception):
+    pass
+
+
+class _RefusedRequestError(UsageError):
     pass
 
 
@@ -298,7 +332,9 @@ def _client(access: RegistryAccess, tokens: ClientCredentials | None) -> Any:
         settings.setdefault(f"{PREFIX}logical.cluster", "")
     library = _library()
     try:
-        return library.SchemaRegistryClient({**settings, "max.retries": 0})
+        made = library.SchemaRegistryClient({**settings, "max.retries": 0})
+        bound(made._rest_client.session, library.http, access.timeout_seconds)
+        return made
     except (ValueError, TypeError, OSError) as error:
         raise UsageError(f"options schema.registry.*: {error}") from None
 
@@ -310,7 +346,7 @@ def missing_extra(error: ImportError) -> UsageError:
 
 
 def _library() -> Any:
-    """Return the client's module, with ``transport_error``, the exception for a request without an answer."""
+    """Return the client's class, and ``http``, the HTTP library that it uses."""
     try:
         from confluent_kafka import schema_registry
         from confluent_kafka.schema_registry.common._httpx_compat import httpx
@@ -319,6 +355,6 @@ def _library() -> Any:
 
     class Library:
         SchemaRegistryClient = schema_registry.SchemaRegistryClient
-        transport_error = httpx.TransportError
+        http = httpx
 
     return Library

@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Mapping
 from typing import Any
 
+from forebay.kafka.registry.bounded import bound
 from forebay.model.errors import UnreachableError, UsageError
 from forebay.model.text import split_url
 from forebay.process.os_errors import failure
@@ -59,6 +60,7 @@ class ClientCredentials:
         self._client = OAuth2Client(
             options[_ID], options[_SECRET], scope=options.get(_SCOPE), verify=trusted, timeout=timeout_seconds
         )
+        bound(self._client, httpx, timeout_seconds)
         self._fields = {f"{PREFIX}{_CLUSTER}": options.get(_CLUSTER, "")}
         if _POOL in options:
             self._fields[f"{PREFIX}{_POOL}"] = options[_POOL]

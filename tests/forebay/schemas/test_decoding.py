@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gc
 import pickle
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from confluent_kafka.schema_registry import Schema, SchemaReference
 
 from driver.batches.tasks.decoding import Decoder
-from forebay.kafka.registry.client import AVRO, JSON, PROTOBUF, RegisteredSchema, RegistryAccess
+from forebay.kafka.registry.client import AVRO, JSON, PROTOBUF, RegisteredSchema, RegistryAccess, SchemaError
 from forebay.model.errors import UnreachableError, UsageError
 from forebay.model.records import DATAFRAME_SCHEMA
 from forebay.process.clock import ManualClock
@@ -125,11 +126,12 @@ def test_schema_is_requested_once_and_unknown_one_again_later(writers: Writers) 
 
 
 class Known:
-    """A registry with these schemas. ``asked``: the requested numbers, and whether patiently."""
+    """A registry with these schemas. ``asked``: the requested numbers, and whether patiently. ``unusable``: number → why."""
 
     def __init__(self, *schemas: RegisteredSchema) -> None:
         self._schemas = {schema.key: schema for schema in schemas}
         self.asked: list[tuple[int | str, bool]] = []
+        self.unusable: dict[int | str, str] = {}
 
     def __call__(self, access: RegistryAccess) -> Known:
         return self
@@ -142,6 +144,8 @@ class Known:
 
     def schema(self, key: int | str, format_: str, *, patient: bool = True) -> RegisteredSchema | None:
         self.asked.append((key, patient))
+        if key in self.unusable:
+            raise SchemaError(self.unusable[key])
         return self._schemas.get(key)
 
 
@@ -168,6 +172,37 @@ def test_process_keeps_bounded_number_of_writers(monkeypatch: pytest.MonkeyPatch
     known.asked.clear()
     assert sorted(column.decode(longs(8, 9)).causes) == [0, 1]
     assert known.asked == [(8, True), (9, False)]
+
+
+def test_schema_that_cant_be_used_is_an_error_of_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-6: otherwise a record that names it fails its batch at each attempt. It is requested again later."""
+    known = Known(long_of(2))
+    known.unusable[3] = "a schema refers to " + "x" * 5_000
+    monkeypatch.setattr(columns, "Registry", known)
+    clock = ManualClock()
+    column = _Column(ColumnDecoding("value", long_of(1), RegistryAccess("http://unusable")), clock)
+    for _ in range(2):
+        found = column.decode(longs(3, 2, 3))
+        assert found.array.to_pylist() == [None, 1, None] and sorted(found.causes) == [0, 2]
+        assert found.causes[0].startswith("schema 3: a schema refers to x") and len(found.causes[0]) == 1_000
+    assert [number for number, _ in known.asked] == [2, 3]
+    clock.advance(31)
+    known.unusable.clear()
+    assert column.decode(longs(3)).causes == {0: "the schema registry has no schema 3"}
+
+
+def test_work_for_unknown_schemas_grows_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-6: junk may name another schema in each record."""
+    monkeypatch.setattr(columns, "Registry", Known())
+
+    def seconds(count: int) -> float:
+        column = _Column(ColumnDecoding("value", long_of(1), RegistryAccess("http://none")))
+        junk = longs(*range(2, count + 2))
+        began = time.process_time()
+        assert len(column.decode(junk).causes) == count
+        return time.process_time() - began
+
+    assert seconds(8_000) < 32 * min(seconds(1_000) for _ in range(3))
 
 
 @pytest.mark.parametrize("collecting", [True, False])

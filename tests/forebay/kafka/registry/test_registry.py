@@ -22,6 +22,7 @@ from forebay.kafka.registry.client import (
     RegisteredSchema,
     Registry,
     RegistryAccess,
+    SchemaError,
     check_readable,
 )
 from forebay.model.errors import UnreachableError, UsageError
@@ -225,6 +226,44 @@ def test_references_of_schemas_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(registry_client, "_REFERENCES_MAX", 1)
     with pytest.raises(UsageError, match="a schema refers to more than 1 other schemas"):
         client.newest("a", monkeypatch)
+
+
+def test_chain_of_references_may_be_as_long_as_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-6."""
+    last = 999
+    client = Answering(**{f"s{n}": referring(f"S{n}", *([f"s{n + 1}"] if n < last else [])) for n in range(last + 1)})
+    found = client.newest("s0", monkeypatch)
+    assert found.references == tuple((f"s{number}", f"S{number}") for number in range(last, 0, -1))
+
+
+def test_characters_of_a_schema_with_its_references_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-6."""
+    client = Answering(a=referring("A", "b"), b=referring("B" * 10))
+    monkeypatch.setattr(registry_client, "_LENGTH_MAX", 10)
+    with pytest.raises(SchemaError, match="has, with those it refers to, more than 10 characters"):
+        client.newest("a", monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (
+            SchemaRegistryError(404, 40402, "no"),
+            "has no version 1 of subject 'b', which another schema refers to as 'b'",
+        ),
+        (
+            SchemaRegistryError(422, 42202, "y" * 5_000),
+            "refused the request: y*; another schema refers to this one as 'b'",
+        ),
+    ],
+)
+def test_reference_that_the_registry_refuses_is_an_error_of_the_schema(
+    error: Exception, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-6: not one that ends each attempt of a batch."""
+    with pytest.raises(SchemaError, match=why) as refused:
+        Answering(a=referring("A", "b"), b=error).newest("a", monkeypatch)
+    assert len(str(refused.value)) < 1_200
 
 
 def test_registry_without_descriptors_is_asked_for_one_once(monkeypatch: pytest.MonkeyPatch) -> None:
