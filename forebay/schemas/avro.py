@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.kafka.registry.client import RegisteredSchema, missing_extra
+from forebay.model.errors import UsageError
 from forebay.schemas.avro_limits import body_check, read_decimal
 from forebay.schemas.avro_resolution import BOUNDED_DECIMAL, Resolution, defaults_of, holds_members
 from forebay.schemas.avro_types import NAMED, PRIMITIVES, ColumnTypes, Schema
@@ -40,9 +41,13 @@ class AvroFormat:
             alike = _Types(written).content == self._plain
             both_records = _is_record(self._schema) and _is_record(written)
             resolution = Resolution(written, self._schema, self._own)
+            if both_records and not resolution.matches(written, self._schema):
+                raise UsageError(
+                    f"{schema} has the record {written['name']}, but the reader's is {self._schema['name']}"
+                )
             return _BodyReader(
                 _Types(written, logical=resolution.logical()).parsed(boxed=not both_records),
-                None if alike else self._types.parsed(boxed=not both_records),
+                None if alike else self._types.parsed(boxed=not both_records, reader=True),
                 boxed=not both_records,
                 check=body_check(written, None if alike else self._schema),
                 made=self._raw_type,
@@ -182,14 +187,16 @@ class _Types:
         #: equal for schemas that fastavro reads alike
         self.content = (self._root, self._named)
 
-    def parsed(self, boxed: bool) -> dict[str, Any]:
+    def parsed(self, boxed: bool, reader: bool = False) -> dict[str, Any]:
         """Return what fastavro takes without parsing it for each body. ``boxed``: a record with one field of the schema.
 
-        fastavro parses a schema that is not a record. The bodies of the record are those of the schema.
+        fastavro parses a schema that is not a record. The bodies of the record are those of the schema. It also compares the
+        writer's with the reader's for each body; the latter has one key more, so that their sizes differ.
         """
         box = {"type": "record", "name": "ForebayBody", "fields": [{"name": "body", "type": self._root}]}
         root = box if boxed else self._named[self._root]
-        return {**root, "__fastavro_parsed": True, "__named_schemas": self._named}
+        hints = {"__fastavro_parsed": True, "__named_schemas": self._named}
+        return {**root, **hints, "__reader": True} if reader else {**root, **hints}
 
     def _of(self, node: Schema) -> Schema:
         if isinstance(node, list):

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.forebay.schemas.test_avro import encoded, logical, read, read_bytes, record, values
+from forebay.model.errors import UsageError
+from forebay.schemas.avro import AvroFormat
+from tests.forebay.schemas.test_avro import encoded, logical, read, read_bytes, record, registered, values
 
 AT = datetime.datetime(2024, 2, 29, 12, 0, 0, 5000, datetime.timezone.utc)
 I = {**record(("y", "int")), "name": "I"}  # noqa: E741
@@ -213,3 +215,14 @@ def test_type_without_namespace_inside_a_namespace_is_a_member_of_a_union() -> N
     schema = {**record(("x", ["int", inner])), "namespace": "n"}
     (found,) = values(read_bytes(schema, schema, b"\2\2\0"))
     assert found == {"member0": None, "member1": {"y": 1, "next": "A"}}
+
+
+def test_writer_of_another_record_is_refused_once_for_all_its_records() -> None:
+    """The message of a record has the names only, not the whole schema."""
+    writer = {**record(*((f"f{n}", "int") for n in range(1000))), "name": "Other"}
+    with pytest.raises(UsageError, match=r"^schema 7 has the record Other, but the reader's is R$"):
+        AvroFormat(registered(record(("x", "int")))).writer(registered(writer))
+    named = {**record(("x", "int")), "name": "n.Other"}
+    assert values(read({**record(("x", "int")), "aliases": ["n.Other"]}, named, {"x": 5})) == [5]
+    inside = read(record(("x", I)), record(("x", {**writer, "name": "J"})), {"x": {f"f{n}": 1 for n in range(1000)}})
+    assert inside.causes == {0: "SchemaResolutionError: Schema mismatch: J is not I"}
