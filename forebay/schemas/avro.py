@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,8 @@ from forebay.schemas.bodies import Bodies, Decoded, built, cause_of, parsing
 #: the properties of types, and of fields, by which fastavro reads
 _TYPE_KEYS = ("type", "name", "aliases", "symbols", "size", "default")
 _FIELD_KEYS = ("name", "aliases", "default")
+#: a batch is copied as a whole for one writer's bodies if they are at least this part of it
+_COPIED_PART = 1 / 4
 
 
 class AvroFormat:
@@ -82,10 +85,10 @@ class _BodyReader:
     def decode(self, bodies: Bodies) -> Decoded:
         read, writer, reader, convert, check = self._read, self._writer, self._reader, self._convert, self._check
         named = self._named
-        data = bytes(bodies.data) + b"\0"
+        data, starts, ends = _followed(bodies)
         rows: list[Any] = []
         causes: dict[int, str] = {}
-        for start, end in zip(bodies.starts, bodies.ends, strict=True):
+        for start, end in zip(starts, ends, strict=True):
             body = data[start : end + 1]  # the byte after it shows that fastavro skips a field beyond the end
             stream = BytesIO(body)
             try:
@@ -105,6 +108,16 @@ class _BodyReader:
     def _array(self, rows: Any) -> pa.Array[Any]:
         made: pa.Array[Any] = pa.array(rows, self._made)
         return made if self._made == self._wanted else made.cast(self._wanted)
+
+
+def _followed(bodies: Bodies) -> tuple[bytes, Sequence[int], Sequence[int]]:
+    """Return the bodies with a byte after each, and where each one starts and ends."""
+    last = max(bodies.ends, default=0)
+    if sum(bodies.ends) - sum(bodies.starts) >= last * _COPIED_PART:
+        return b"".join((bodies.data[:last], b"\0")), bodies.starts, bodies.ends
+    found = [bodies.data[start:end] for start, end in zip(bodies.starts, bodies.ends, strict=True)]
+    ends = [end - 1 for end in accumulate(len(one) + 1 for one in found)]
+    return b"\0".join((*found, b"")), [0, *(end + 1 for end in ends[:-1])], ends
 
 
 # ---- schemas ---------------------------------------------------------------------------------------------------------

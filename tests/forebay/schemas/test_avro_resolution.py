@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import tracemalloc
 from decimal import Decimal
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from forebay.model.errors import UsageError
 from forebay.schemas.avro import AvroFormat
+from forebay.schemas.bodies import Bodies
 from tests.forebay.schemas.test_avro import encoded, logical, read, read_bytes, record, registered, values
 
 AT = datetime.datetime(2024, 2, 29, 12, 0, 0, 5000, datetime.timezone.utc)
@@ -226,3 +228,24 @@ def test_writer_of_another_record_is_refused_once_for_all_its_records() -> None:
     assert values(read({**record(("x", "int")), "aliases": ["n.Other"]}, named, {"x": 5})) == [5]
     inside = read(record(("x", I)), record(("x", {**writer, "name": "J"})), {"x": {f"f{n}": 1 for n in range(1000)}})
     assert inside.causes == {0: "SchemaResolutionError: Schema mismatch: J is not I"}
+
+
+def test_writers_group_copies_only_its_own_bodies() -> None:
+    schema = registered(record(("x", "string")))
+    decode = AvroFormat(schema).writer(schema)
+    data = bytearray(b"\xff" * 20_000_000)
+    starts = [0, 9_000_000, len(data) - 3]
+    for start, letters in zip(starts, (b"ab", b"cd", b"ef"), strict=True):
+        data[start : start + 3] = b"\4" + letters
+    view = memoryview(data)
+    tracemalloc.start()
+    try:
+        found = decode(Bodies(view, starts, [start + 3 for start in starts]))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert values(found) == ["ab", "cd", "ef"]
+    assert peak < 1_000_000
+    cut = decode(Bodies(view, starts, [starts[0] + 3, starts[1] + 2, len(data)]))
+    assert sorted(cut.causes) == [1]
+    assert decode(Bodies(view, [], [])).array.to_pylist() == []
