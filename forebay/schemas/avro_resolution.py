@@ -187,7 +187,7 @@ class Resolution:
         return None
 
     def _members(self, union: list[Schema], reader: list[Schema]) -> Convert:
-        """Return what converts a writer's union to a struct with a field for each type, of which one is set."""
+        """Return what converts a value of a writer's union to a struct with a field for each type. One of them is set."""
         some = branches_of(reader)
         pairs: dict[int, list[tuple[Schema, Schema]]] = {}
         for one in union:

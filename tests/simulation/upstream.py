@@ -29,9 +29,11 @@ class SimulatedUpstream:
         pause("partitions")
         return set(self._kafka.partitions())
 
-    def listed_topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         pause("topic-ids")
         return {topic: self._kafka.topic_id(topic) for topic in topics}
+
+    listed_topic_ids = topic_ids
 
     def starting_offsets(
         self, policy: str | Mapping[str, int], partitions: Iterable[TopicPartition], group: str

@@ -170,8 +170,8 @@ class KafkaAdmin:
     def listed_topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Return topic → id of topics that a broker has just listed; "" if the brokers have no topic ids.
 
-        Raises UnreachableError if a broker does not know one of them, yet or any more: without its id, nobody would notice that
-        it is created again.
+        Raises UnreachableError if a broker does not know one of them, yet or any more: without its id, a stream would not notice
+        that it is created again.
         """
         ids = self.topic_ids(topics)
         unknown = sorted(topic for topic, own in ids.items() if not own)

@@ -89,7 +89,8 @@ def test_job_that_ends_the_driver_process_is_delayed_by_later_drivers(project: A
         shown = project.forebay("status")
         assert shown.returncode == 1
         assert f"the job fails, batch {batch_id}: the driver's process ended during attempt 2" in shown.stderr
-        assert project.forebay("batch", "retry").returncode == 0
+        # 3: the attempt can end the driver's process before the answer has left it
+        assert project.forebay("batch", "retry").returncode in (0, 3)
         again = until_status(url, is_failed_after(3))
         assert again.driver_epoch > answer.driver_epoch
         log = log_of(project, "up")
