@@ -43,7 +43,7 @@ class AvroFormat:
             written = _whole(schema)
             alike = _Types(written).content == self._plain
             both_records = _is_record(self._schema) and _is_record(written)
-            resolution = Resolution(written, self._schema, self._own)
+            resolution = Resolution(written, self._schema, self._own, alike=alike)
             if both_records and not resolution.matches(written, self._schema):
                 raise UsageError(
                     f"{schema} has the record {written['name']}, but the reader's is {self._schema['name']}"
@@ -173,12 +173,18 @@ def _inlined(node: Schema, named: Mapping[str, Any], defined: set[str]) -> Schem
             return node["name"]
         defined.add(node["name"])
     made = {key: value for key, value in node.items() if not key.startswith("__")}
+    if made.get("aliases", ()) is None:  # as fastavro allows
+        del made["aliases"]
     if kind in ("record", "error"):
         made["fields"] = [{**field, "type": _inlined(field["type"], named, defined)} for field in node["fields"]]
     for key in ("items", "values"):
         if key in node:
             made[key] = _inlined(node[key], named, defined)
     return made
+
+
+#: kinds of types, which may also be names of types
+_WORDS = frozenset(("record", "error", "enum", "fixed", "array", "map", "union", "error_union", "request"))
 
 
 class _Types:
@@ -215,7 +221,7 @@ class _Types:
         if isinstance(node, list):
             return [self._of(one) for one in node]
         if isinstance(node, str):
-            return node
+            return node if node in PRIMITIVES else _key(node)
         made = {key: node[key] for key in _TYPE_KEYS if key in node} | self._logical.get(id(node), {})
         for key in ("items", "values"):
             if key in node:
@@ -223,7 +229,7 @@ class _Types:
         if "name" not in made:
             return made if len(made) > 1 else made["type"]
         name = made["name"]
-        self._named[name] = made
+        self._named[_key(name)] = made
         if "fields" in node:
             made["fields"] = [
                 {key: field[key] for key in _FIELD_KEYS if key in field} | {"type": self._of(field["type"])}
@@ -232,4 +238,9 @@ class _Types:
             for field in made["fields"]:
                 if (name, field["name"]) in self._defaults:
                     field["default"] = self._defaults[name, field["name"]]
-        return name
+        return _key(name)
+
+
+def _key(name: str) -> str:
+    """Return the key of a named type: its name, or one that no type has if fastavro would take the name for a word of Avro."""
+    return f".{name}" if name in _WORDS else name

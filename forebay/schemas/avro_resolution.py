@@ -46,9 +46,11 @@ class Resolution:
     ``convert`` takes values for which fastavro returns (name, value) in place of a union's named type.
     """
 
-    def __init__(self, writer: Schema, reader: Schema, own: Resolution | None = None) -> None:
-        """``own``: the resolution of ``reader`` to itself; None: this is it. ``reader`` is not recursive."""
+    def __init__(self, writer: Schema, reader: Schema, own: Resolution | None = None, *, alike: bool = True) -> None:
+        """``own``: the resolution of ``reader`` to itself; None: this is it. ``reader`` is not recursive. ``alike``: fastavro
+        reads both alike, and does not get the reader: a union's type keeps its place."""
         self._own = self if own is None else own
+        self._alike = alike
         self._writers = named_types(writer)
         self._readers = named_types(reader)
         self._wanted: dict[int, list[dict[str, Any]]] = {}
@@ -123,7 +125,8 @@ class Resolution:
 
         fastavro takes a string for the bytes of a decimal, or a double for a time. Its logical type shows the member.
         """
-        if writer.get("logicalType") == DECIMAL or (writer["type"], writer.get("logicalType")) in TIMES:
+        written = (writer["type"], writer.get("logicalType"))
+        if written == ("bytes", DECIMAL) or written in TIMES:
             for one in matching[1:]:
                 if isinstance(one, dict) and set(_python_types(one)) & set(_python_types(writer)[1:]):
                     self._wanted.setdefault(id(writer), []).append(_applied(writer))
@@ -190,8 +193,8 @@ class Resolution:
         """Return what converts a value of a writer's union to a struct with a field for each type. One of them is set."""
         some = branches_of(reader)
         pairs: dict[int, list[tuple[Schema, Schema]]] = {}
-        for one in union:
-            chosen = self._chosen(one, reader)
+        for at, one in enumerate(union):
+            chosen = reader[at] if self._alike else self._chosen(one, reader)
             pairs.setdefault(id(chosen), []).append((one, chosen))
         by_name: dict[str, Convert] = {}
         by_kind: dict[type, Convert] = {}
@@ -342,7 +345,7 @@ def _applied(node: dict[str, Any]) -> dict[str, Any]:
 def _python_types(node: dict[str, Any]) -> tuple[type, ...]:
     """Return the types of the values by which a union's unnamed type is recognized."""
     logical = node.get("logicalType")
-    if logical == DECIMAL:
+    if logical == DECIMAL and node["type"] == "bytes":
         return (KINDS[node["type"]], decimal.Decimal)
     if (node["type"], logical) in TIMES:
         return (KINDS[node["type"]], datetime.date if logical == "date" else datetime.datetime)

@@ -166,8 +166,9 @@ def test_batch_whose_mapped_copy_loses_its_pages_is_completed_from_the_wal(
         Flow(kafka_broker.options, topic, rate=100, partitions=[0], padding=LARGE_BYTES // 25) as flow,
         Cluster(
             tmp_path, kafka_broker.options, [topic], receivers=1, engine="spark", job="losing:job", start=False,
-            wal={"compression": "none"}, receiver={"block_interval": "500ms"}, driver={"batch_interval": "500ms"},
-            spark={"spark.master": master},
+            wal={"compression": "none"}, receiver={"block_interval": "500ms"},
+            # what comes in while Spark starts is more than its heap could hold at once
+            driver={"batch_interval": "500ms", "max_batch_bytes": "20MB"}, spark={"spark.master": master},
         ) as cluster,
     ):  # fmt: skip
         (tmp_path / "losing.py").write_text(LOSING_JOB)

@@ -44,6 +44,59 @@ def fields(*made: Any) -> dict[str, Any]:
 
 
 Y = {"y": 1}
+
+
+def of(namespace: str, kind: Any, aliases: Any = ()) -> dict[str, Any]:
+    """Return a record X of ``namespace`` with the field u."""
+    return {**record(("u", kind)), "name": "X", "namespace": namespace, "aliases": list(aliases)}
+
+
+INT_OR_TEXT = ["int", "string"]
+
+
+@pytest.mark.parametrize(
+    ("union", "value", "expected"),
+    [
+        ([of("a", INT_OR_TEXT), of("b", INT_OR_TEXT)], ("b.X", {"u": 3}), {"u": {"member0": 3, "member1": None}}),
+        ([of("a", CENTS), of("b", "bytes")], ("b.X", {"u": b"\x7d"}), {"u": b"\x7d"}),
+        ([of("a", "bytes"), of("b", CENTS)], ("b.X", {"u": Decimal("1.25")}), {"u": Decimal("1.25")}),
+        ([J, {**record(("u", INT_OR_TEXT)), "name": "K", "aliases": ["J"]}], ("J", {"z": 3}), {"z": 3}),
+        (
+            [{**J, "aliases": ["K"]}, {**record(("u", INT_OR_TEXT)), "name": "K"}],
+            ("K", {"u": 3}),
+            {"u": {"member0": 3, "member1": None}},
+        ),
+        (["string", CENTS], Decimal("1.25"), Decimal("1.25")),
+        (["int", {**I, "aliases": None}], ("I", Y), Y),
+    ],
+)
+def test_value_of_a_schema_that_is_the_readers_keeps_its_place_in_a_union(
+    union: Any, value: Any, expected: Any
+) -> None:
+    """Even if another type of the union has the same short name or alias."""
+    schema = fields(("x", union))
+    found = read(schema, schema, {"x": value})
+    assert found.causes == {}
+    row: Any = found.array.to_pylist()[0]
+    assert [one for one in row["x"].values() if one is not None] == [expected]
+
+
+@pytest.mark.parametrize("word", ["error", "record", "map", "array", "union", "enum", "fixed", "error_union"])
+@pytest.mark.parametrize("reader", ["same", "evolved", "without"])
+def test_type_may_have_a_word_of_avro_as_its_name(word: str, reader: str) -> None:
+    inner = {**record(("y", "int")), "name": word}
+    writer = fields(("x", inner), ("z", "int"))
+    of_reader = {
+        "same": writer,
+        "evolved": fields(optional("more", "string"), ("x", inner), ("z", "int")),
+        "without": fields(("z", "int")),
+    }[reader]
+    found = read(of_reader, writer, {"x": Y, "z": 2})
+    assert found.causes == {}
+    row: Any = found.array.to_pylist()[0]
+    assert row["z"] == 2 and row.get("x", Y) == Y
+
+
 SEVERAL = ("c", ["int", "string"])
 
 
