@@ -184,7 +184,7 @@ def _inlined(node: Schema, named: Mapping[str, Any], defined: set[str]) -> Schem
 
 
 #: kinds of types, which may also be names of types
-_WORDS = frozenset(("record", "error", "enum", "fixed", "array", "map", "union", "error_union", "request"))
+_KIND_NAMES = frozenset(("record", "error", "enum", "fixed", "array", "map", "union", "error_union", "request"))
 
 
 class _Types:
@@ -243,4 +243,4 @@ class _Types:
 
 def _key(name: str) -> str:
     """Return the key of a named type: its name, or one that no type has if fastavro would take the name for a word of Avro."""
-    return f".{name}" if name in _WORDS else name
+    return f".{name}" if name in _KIND_NAMES else name

@@ -167,7 +167,7 @@ def test_batch_whose_mapped_copy_loses_its_pages_is_completed_from_the_wal(
         Cluster(
             tmp_path, kafka_broker.options, [topic], receivers=1, engine="spark", job="losing:job", start=False,
             wal={"compression": "none"}, receiver={"block_interval": "500ms"},
-            # what comes in while Spark starts is more than its heap could hold at once
+            # what comes in while Spark starts is more than its heap could hold at the same time
             driver={"batch_interval": "500ms", "max_batch_bytes": "20MB"}, spark={"spark.master": master},
         ) as cluster,
     ):  # fmt: skip
