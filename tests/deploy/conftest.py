@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -85,20 +87,32 @@ def closed_folder() -> Iterator[Path]:
     shutil.rmtree(outer)
 
 
+#: numbers of setresuid(2), which changes one thread
+_SETRESUID = {"x86_64": 117, "aarch64": 147}
+
+
+def set_user_of_thread(real: int, effective: int, saved: int) -> None:
+    """Change the user of this thread alone. ``os.setresuid`` changes all threads by a signal to each, which also interrupts their
+    polls: librdkafka's mock broker then ends."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(_SETRESUID[platform.machine()], real, effective, saved) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
 @pytest.fixture
 def as_ordinary_user() -> Callable[[], AbstractContextManager[None]]:
-    """Inside the context this process has no rights of root."""
+    """Inside the context this thread has no rights of root."""
 
     @contextmanager
     def changed() -> Iterator[None]:
         if os.getuid() != 0:
             yield
             return
-        os.setresuid(65534, 65534, 0)
+        set_user_of_thread(65534, 65534, 0)
         try:
             yield
         finally:
-            os.setresuid(0, 0, 0)
+            set_user_of_thread(0, 0, 0)
 
     return changed
 

@@ -46,7 +46,8 @@ class MockBroker:
     """librdkafka's mock cluster, in this process: real TCP and consumer groups. Closing it deletes its data.
 
     It keeps about ``MOCK_PARTITION_BYTES`` of each partition, and supports neither topic ids nor ``delete_records``.
-    Its thread ends, and connections are then refused, if the process lowers its limit of open files below those that it polls.
+    Its thread ends, and connections are then refused, if its poll fails: if a signal interrupts it (as ``os.setresuid`` does), or
+    if the process lowers its limit of open files below those that it polls.
     """
 
     def __init__(self, brokers: int = 1) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from deploy.console import invocation
 from deploy.console.invocation import Invocation
+from forebay.kafka.embedded.broker import MockBroker
 from forebay.model.errors import SettingsError
 
 OrdinaryUser = Callable[[], AbstractContextManager[None]]
@@ -62,3 +64,13 @@ def test_named_file_that_is_absent_is_left_to_its_reader(tmp_path: Path) -> None
     assert call.config_path == tmp_path / "absent.toml"
     with pytest.raises(SettingsError, match="can't be read: No such file"):
         call.settings()
+
+
+def test_mock_broker_lives_on_when_a_test_runs_as_an_ordinary_user(
+    mock_broker: MockBroker, topic_name: Callable[[], str], as_ordinary_user: OrdinaryUser
+) -> None:
+    """It is one for all tests of a process, and a signal would end it."""
+    mock_broker.create_topic(topic_name())
+    with as_ordinary_user():
+        assert os.geteuid() != 0
+    mock_broker.create_topic(topic_name())
