@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import chain, groupby
+from operator import itemgetter
 from typing import TypeAlias
 
 from forebay.kafka.client.admin import KafkaAdmin
@@ -88,10 +88,12 @@ class DirectCommits:
             self._requests = [*(request for request in first if request.waits_for(spans)), *later]
         if not ready:
             return
-        points: dict[TopicPartition, _Point] = {}
-        for _, own in groupby(sorted(ready, key=lambda request: request.number), lambda request: request.number):
-            # a later batch has lower offsets if the topic was created again, or its log cut back
-            points |= _highest(chain.from_iterable(request.points.items() for request in own))
+        # a later batch has lower offsets if the topic was created again, or its log cut back
+        in_order = sorted(
+            ((request.number, point.offset, tp, point) for request in ready for tp, point in request.points.items()),
+            key=itemgetter(0, 1),
+        )
+        points = {tp: point for _, _, tp, point in in_order}
         errors: Mapping[TopicPartition, str] = {}
         try:
             if points:
