@@ -208,7 +208,8 @@ class BatchPlanner:
         again = admin.listed_topic_ids(topics)
         # a broker that knows no controller returns no ids for a while
         if again != ids or (any(known_ids.values()) and not all(ids.values())):
-            raise UnreachableError(f"topics {', '.join(sorted(topics))} changed while their beginning was asked for")
+            names = ", ".join(sorted(topics))
+            raise UnreachableError(f"topics {names} changed meanwhile, or a broker does not return their ids yet")
         self._log_positions(begun)
         causes = "; ".join(sorted({position.why for position in begun.values()}))
         offsets = {str(tp): position.offset for tp, position in begun.items()}

@@ -88,7 +88,10 @@ def discover(
     again = admin.listed_topic_ids(topics)
     # a broker that knows no controller returns no ids for a while
     if again != ids or (known.has_ids and not all(ids.values())):
-        raise UnreachableError(f"topics changed during discovery: {', '.join(sorted(topics))}; the driver tries again")
+        names = ", ".join(sorted(topics))
+        raise UnreachableError(
+            f"topics changed during discovery, or a broker does not return their ids yet: {names}; the driver tries again"
+        )
     starts = tuple(
         IncarnationStart(tp.topic, tp.partition, offsets[tp], ids.get(tp.topic, ""), leader_epoch=epochs.get(tp, -1))
         for tp in sorted(new)
