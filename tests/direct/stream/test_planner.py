@@ -35,7 +35,7 @@ class Stream:
         self.epoch, self.end = 3, 10
         self.cut: int | None = None
         self.begin, self.silent = 0, False
-        self.options: dict[str, str] = {}
+        self.options = {"bootstrap.servers": "b:9092"}
         self.group, self.reset = "", "earliest"
         self.ids: dict[str, str] = {}
         self.new: TopicPartition | None = None
@@ -44,8 +44,9 @@ class Stream:
         self.known = True
         self.compared: list[dict[TopicPartition, LogPoint]] = []
         own: Any = self
+        settings = StreamSettings("s", "memory://c", tracker="http://d:7080" if intake else None)
         self.planner = BatchPlanner(
-            safe=own, strategy=Assign([TP, OTHER, NEW]), settings=StreamSettings("s", "memory://c"), timeout_seconds=1.0,
+            safe=own, strategy=Assign([TP, OTHER, NEW]), settings=settings, timeout_seconds=1.0,
             commits=DirectCommits(""), clock=ManualClock(), admin=own, loop=own, kept=own if intake else None,
         )  # fmt: skip
 
@@ -104,11 +105,14 @@ def test_positions_are_compared_once_under_each_other_leader() -> None:
     assert len(stream.compared) == 2
 
 
-def test_cut_ends_the_stream_that_reads_kafka_alone() -> None:
-    stream = Stream(intake=False)
+@pytest.mark.parametrize(("intake", "more"), [(False, ""), (True, " --tracker http://d:7080")])
+def test_cut_ends_the_stream_with_the_command_that_shows_the_loss(intake: bool, more: str) -> None:
+    """Without the tracker, the command would also offer what the intake still holds."""
+    stream = Stream(intake=intake)
     stream.epoch, stream.end, stream.cut = 4, 30, 6
-    with pytest.raises(RangeNotHeldError, match=r"t/0: the stream is at offset 10, .* was cut back to 6"):
+    with pytest.raises(RangeNotHeldError, match=r"t/0: the stream is at offset 10, .* was cut back to 6") as caught:
         stream.planner.plan(1)
+    assert f"`forebay direct accept-loss memory://c s --broker b:9092{more}`" in str(caught.value)
 
 
 def test_cut_is_found_again_if_the_plan_that_found_it_failed() -> None:
