@@ -9,7 +9,18 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from driver.background.discovery import Known, LostJournal, check_commits, discover, foreign_commits, subscription
+from driver.background.discovery import (
+    Known,
+    LostJournal,
+    ReadKnown,
+    check_commits,
+    discover,
+    foreign_commits,
+    subscription,
+)
+from driver.journal.events import IncarnationStart, PartitionsAdded
+from driver.journal.state import State
+from driver.journal.transitions import apply
 from forebay.kafka.client.admin import Committed, KafkaAdmin
 from forebay.model.errors import UnreachableError
 from forebay.model.values import TopicPartition
@@ -123,6 +134,14 @@ def test_topic_without_an_id_does_not_begin_beside_topics_that_have_one() -> Non
     known = Known(frozenset(("s/0",)), frozenset("s"), created=True, has_ids=True)
     with pytest.raises(UnreachableError, match="topics changed during discovery"):
         look(Asked({"t": "", "u": ""}), known=known)
+
+
+@pytest.mark.parametrize("topic_id", ["", "1"])
+def test_stream_has_ids_if_one_of_its_topics_has_one(topic_id: str) -> None:
+    state = State(stream="s", timeline=1)
+    starts = (IncarnationStart("t", 0, 0, topic_id), IncarnationStart("u", 0, 0))
+    apply(state, PartitionsAdded(starts, 1, "given"))
+    assert ReadKnown().read(state).has_ids == bool(topic_id)
 
 
 def test_incarnations_begin_without_an_id_if_the_broker_has_none() -> None:

@@ -67,7 +67,6 @@ INT_OR_TEXT = ["int", "string"]
             {"u": {"member0": 3, "member1": None}},
         ),
         (["string", CENTS], Decimal("1.25"), Decimal("1.25")),
-        (["int", {**I, "aliases": None}], ("I", Y), Y),
     ],
 )
 def test_value_of_a_schema_that_is_the_readers_keeps_its_place_in_a_union(
@@ -79,6 +78,31 @@ def test_value_of_a_schema_that_is_the_readers_keeps_its_place_in_a_union(
     assert found.causes == {}
     row: Any = found.array.to_pylist()[0]
     assert [one for one in row["x"].values() if one is not None] == [expected]
+
+
+TEXT_DECIMAL = {"type": "string", "logicalType": "decimal", "precision": 9, "scale": 2}
+
+
+@pytest.mark.parametrize(
+    ("writer", "union", "value", "expected"),
+    [
+        (TEXT_DECIMAL, ["string", CENTS], "a", "a"),
+        ([CENTS, TEXT_DECIMAL], [CENTS, TEXT_DECIMAL], Decimal("1.25"), Decimal("1.25")),
+    ],
+)
+def test_logical_type_that_avro_does_not_have_for_a_type_is_ignored(
+    writer: Any, union: Any, value: Any, expected: Any
+) -> None:
+    found = read(fields(("x", union)), fields(("x", writer)), {"x": value})
+    assert found.causes == {}
+    assert expected in found.array.to_pylist()[0]["x"].values()
+
+
+def test_null_aliases_are_none() -> None:
+    """As fastavro takes them."""
+    union = ["int", {**I, "aliases": None}]
+    found = read(fields(optional("more", "string"), ("x", union)), fields(("x", union)), {"x": ("I", Y)})
+    assert found.causes == {} and found.array.to_pylist() == [{"more": None, "x": {"member0": None, "member1": Y}}]
 
 
 @pytest.mark.parametrize("word", ["error", "record", "map", "array", "union", "enum", "fixed", "error_union"])
