@@ -125,12 +125,11 @@ class Resolution:
 
         fastavro takes a string for the bytes of a decimal, or a double for a time. Its logical type shows the member.
         """
-        written = (writer["type"], writer.get("logicalType"))
-        if written == ("bytes", DECIMAL) or written in TIMES:
-            for one in matching[1:]:
-                if isinstance(one, dict) and set(_python_types(one)) & set(_python_types(writer)[1:]):
-                    self._wanted.setdefault(id(writer), []).append(_applied(writer))
-                    return one
+        of_logical = set(_python_types(writer)[1:])
+        for one in matching[1:]:
+            if isinstance(one, dict) and of_logical.intersection(_python_types(one)):
+                self._wanted.setdefault(id(writer), []).append(_applied(writer))
+                return one
         return matching[0]
 
     def names(self, union: list[Schema]) -> dict[str, list[tuple[int, Schema]]]:
@@ -343,7 +342,7 @@ def _applied(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def _python_types(node: dict[str, Any]) -> tuple[type, ...]:
-    """Return the types of the values by which a union's unnamed type is recognized."""
+    """Return the types of the values by which a union's unnamed type is recognized, that of its logical type last."""
     logical = node.get("logicalType")
     if logical == DECIMAL and node["type"] == "bytes":
         return (KINDS[node["type"]], decimal.Decimal)
