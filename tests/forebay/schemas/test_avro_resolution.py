@@ -95,7 +95,8 @@ def test_logical_type_that_avro_does_not_have_for_a_type_is_ignored(
 ) -> None:
     found = read(fields(("x", union)), fields(("x", writer)), {"x": value})
     assert found.causes == {}
-    assert expected in found.array.to_pylist()[0]["x"].values()
+    row: Any = found.array.to_pylist()[0]
+    assert expected in row["x"].values()
 
 
 def test_null_aliases_are_none() -> None:
